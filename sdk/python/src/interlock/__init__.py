@@ -1,0 +1,1 @@
+"""Interlock: submit durable tasks, run them anywhere."""
