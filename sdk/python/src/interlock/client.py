@@ -1,0 +1,249 @@
+"""The HTTP client of everything in this package: one key, one service, retries that the protocol makes safe.
+
+    request → one try after another, until an answer counts or the time is over
+    send    → one try: stale connections, timeouts and foreign answers become errors of ours
+
+This is the only file (with `stream.py`) that talks HTTP. Every mutation of the protocol may be repeated after a lost
+answer, so a try that broke is repeated whatever it was, unless the caller says `repeatable=False`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import httpx
+
+from interlock.answers import read_answer
+from interlock.backoff import Backoff
+from interlock.errors import ApiError, ConfigurationError, InterlockError, Unreachable
+from interlock.json_text import encode
+from interlock.settings import KeyKind, Secret, check_url, find_key, find_url
+from interlock.version import VERSION
+
+log = logging.getLogger("interlock")
+
+Params = Mapping[str, "str | int | float | bool | None | Sequence[str | int]"]
+
+LONGEST_ANSWER = 64 * 1024 * 1024
+"""Bytes. The service's answers end at 6 MB; something that sends more is not the service."""
+
+USER_AGENT = f"interlock-python/{VERSION}"
+
+
+class Client:
+    """Calls of one service with one key. Thread-safe; safe after fork; its repr shows no key.
+
+    The URL and the key come from the arguments, else from the environment, else from the profile. `timeout` bounds a
+    whole call in seconds, its retries included. Proxies (`HTTPS_PROXY`, `NO_PROXY`) and `SSL_CERT_FILE` are honoured.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        kind: KeyKind = "task-producer",
+        profile: str | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        self.url = find_url(url, profile)
+        self.kind = kind
+        self.timeout = timeout
+        self._key = find_key(key, kind, profile)
+        self._connections: httpx.Client | None = None
+        self._reset()
+        _clients.add(self)
+
+    def __repr__(self) -> str:
+        return f"Client(url={self.url!r}, kind={self.kind!r})"
+
+    def __enter__(self) -> Client:  # noqa: PYI034 (typing.Self is newer than Python 3.10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        params: Params | None = None,
+        content: bytes | None = None,
+        timeout: float | None = None,
+        url: str | None = None,
+        repeatable: bool = True,
+        stop: Callable[[], bool] | None = None,
+    ) -> dict[str, Any]:
+        """The JSON object that the service answers with ({} for an empty answer).
+
+        `json` is encoded once, exactly; `content` is a body already encoded. `timeout` (seconds, absent: the
+        client's) bounds all tries together. `url` is another host of the same service (the stream's). With
+        `repeatable=False` a try whose request may have reached the service is not repeated. `stop`, when true, ends
+        the retries. Raises ApiError (refused), Unreachable (time over), NotJson, ConfigurationError (redirected).
+        """
+        if content is None and json is not None:
+            content = encode(json, "the request")
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        last: InterlockError
+        backoff = Backoff(first=0.1, longest=10.0)
+        target = (check_url(url) if url else self.url) + path
+        while True:
+            try:
+                return self.send(method, target, content, params, deadline)
+            except ApiError as error:
+                if not error.retryable:
+                    raise
+                delay, last = backoff.next(error.retry_after), error
+            except _Broken as error:
+                if not (repeatable or error.unsent):
+                    raise Unreachable(error.text) from error.__cause__
+                # A kept-alive connection that the other end had closed is no sign of trouble: ask again at once, once.
+                delay = 0.0 if error.stale and backoff.tries == 0 else backoff.next()
+                backoff.tries = max(backoff.tries, 1)
+                last = Unreachable(error.text)
+                last.__cause__ = error.__cause__
+            if time.monotonic() + delay >= deadline or (stop is not None and stop()):
+                raise last
+            log.debug("asking again in %.2f s: %s %s: %s", delay, method, path, last)
+            if not self._pause(delay, stop):
+                raise last
+
+    def send(
+        self, method: str, target: str, content: bytes | None, params: Params | None, deadline: float
+    ) -> dict[str, Any]:
+        """One try. Raises _Broken where no answer came, ApiError where a bad one did."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise _Broken("the time was over before the request was sent", unsent=True)
+        headers = self.headers()
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        query = {name: value for name, value in (params or {}).items() if value is not None} or None
+        limits = httpx.Timeout(connect=min(left, 10.0), read=min(left, 40.0), write=min(left, 40.0), pool=min(left, 40.0))
+        try:
+            http = self._http()
+            request = http.build_request(method, target, content=content, params=query, headers=headers, timeout=limits)
+            response = http.send(request, stream=True, follow_redirects=False)
+            try:
+                body = read_body(response, deadline)
+            finally:
+                response.close()
+        except httpx.InvalidURL:
+            raise ConfigurationError("the service URL cannot be used; correct INTERLOCK_URL") from None
+        except httpx.RequestError as error:
+            raise describe_break(error, target) from quiet(error)
+        return read_answer(response.status_code, response.headers, body, target)
+
+    def headers(self) -> dict[str, str]:
+        """The headers of a call, the key among them: given to no log, and to no other host."""
+        return {"Authorization": f"Bearer {self._key.reveal()}", "User-Agent": USER_AGENT, "Accept": "application/json"}
+
+    def close(self) -> None:
+        """Close the connections. The client opens new ones if it is used again."""
+        with self._lock:
+            http, self._connections = self._connections, None
+        if http is not None:
+            http.close()
+
+    def _http(self) -> httpx.Client:
+        if self._pid != os.getpid():
+            self._after_fork()
+        http = self._connections
+        if http is None:
+            with self._lock:
+                http = self._connections
+                if http is None:
+                    http = self._connections = open_connections()
+        return http
+
+    def _pause(self, seconds: float, stop: Callable[[], bool] | None) -> bool:
+        """Wait; False as soon as `stop` says so."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if stop is not None and stop():
+                return False
+            time.sleep(min(left, 0.1 if stop is not None else left))
+        return True
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._connections = None
+
+    def _after_fork(self) -> None:
+        # The parent's sockets are shared with us: they are neither used nor closed (closing TLS would say goodbye on
+        # the parent's connection), only kept out of the collector's reach.
+        if self._connections is not None:
+            _parents.append(self._connections)
+        self._reset()
+
+
+class _Broken(InterlockError):
+    """No answer came. `unsent`: the request cannot have arrived. `stale`: an idle connection had been closed."""
+
+    def __init__(self, text: str, *, unsent: bool = False, stale: bool = False) -> None:
+        super().__init__(text)
+        self.text = text
+        self.unsent = unsent
+        self.stale = stale
+
+
+def open_connections(read_timeout: float = 40.0) -> httpx.Client:
+    """Connections that carry no key by themselves and follow nothing."""
+    return httpx.Client(
+        follow_redirects=False,
+        timeout=httpx.Timeout(10.0, read=read_timeout),
+        limits=httpx.Limits(max_connections=100, max_keepalive_connections=40, keepalive_expiry=20.0),
+    )
+
+
+def read_body(response: httpx.Response, deadline: float) -> bytes:
+    """The whole body, or a ReadTimeout when it drips past the deadline."""
+    chunks: list[bytes] = []
+    size = 0
+    for chunk in response.iter_bytes():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > LONGEST_ANSWER:
+            raise httpx.ReadError("the answer does not end")
+        if time.monotonic() > deadline:
+            raise httpx.ReadTimeout("the answer came too slowly")
+    return b"".join(chunks)
+
+
+def describe_break(error: httpx.RequestError, target: str) -> _Broken:
+    """Our error for a transport's; its text names the host and the kind of fault, never what was sent."""
+    host = httpx.URL(target).netloc.decode("ascii", "replace")
+    unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError))
+    # httpx files "server disconnected" under protocol errors, not network errors.
+    stale = isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError))
+    reason = type(error).__name__ if isinstance(error, httpx.LocalProtocolError) else str(error) or type(error).__name__
+    return _Broken(f"no answer from {host}: {reason}", unsent=unsent, stale=stale)
+
+
+def quiet(error: httpx.RequestError) -> httpx.RequestError | None:
+    """The error as a cause, unless its text may quote a header."""
+    return None if isinstance(error, httpx.LocalProtocolError) else error
+
+
+def _forget_parents_connections() -> None:
+    for client in list(_clients):
+        client._after_fork()
+
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+_parents: list[httpx.Client] = []
+
+if hasattr(os, "register_at_fork"):
+    # A lock that another thread held at the fork would stay locked in the child for ever.
+    os.register_at_fork(after_in_child=_forget_parents_connections)
+
+__all__ = ["USER_AGENT", "Client", "Secret", "open_connections"]

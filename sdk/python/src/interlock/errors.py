@@ -1,0 +1,188 @@
+"""Everything that this package raises, in one tree.
+
+    InterlockError
+    ├── ConfigurationError      no URL, no key, a key with characters that no key has, a URL that redirects
+    ├── NotJson                 a value that JSON cannot carry; says where it stands (also a ValueError)
+    ├── ApiError                the service answered with an error: code, status, retryable, next, request_id, errors
+    ├── Unreachable             no usable answer within the time limit (also a ConnectionError)
+    ├── TaskError               a task did not end well; carries .task
+    │   ├── TaskFailed
+    │   ├── TaskCancelled
+    │   └── OutcomeUnknown
+    ├── SpoolError              the spool folder cannot be used
+    │   └── SpoolLocked         another process uses it
+    └── HandlerSignal           raised by handlers, to say how an attempt ended
+        ├── Retryable           try again later
+        ├── UnknownOutcome      an effect may have happened, and we cannot tell
+        └── Cancelled           stopped, and nothing was left half done
+
+Keys and lease tokens are in no message, attribute or repr of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from interlock.task import Task
+
+__all__ = [
+    "ApiError",
+    "Cancelled",
+    "ConfigurationError",
+    "HandlerSignal",
+    "InterlockError",
+    "NotJson",
+    "OutcomeUnknown",
+    "Retryable",
+    "SpoolError",
+    "SpoolLocked",
+    "TaskCancelled",
+    "TaskError",
+    "TaskFailed",
+    "UnknownOutcome",
+    "Unreachable",
+]
+
+
+class InterlockError(Exception):
+    """The root of every error of this package."""
+
+
+class ConfigurationError(InterlockError):
+    """The URL, the key or the profile cannot work; the message says what to change."""
+
+
+class NotJson(InterlockError, ValueError):
+    """A value that JSON cannot carry. `pointer` is the JSON Pointer of the offending place."""
+
+    def __init__(self, message: str, pointer: str = "") -> None:
+        super().__init__(message)
+        self.pointer = pointer
+
+
+class ApiError(InterlockError):
+    """The service answered with an error.
+
+    `code` is one of the protocol's codes, or `HTTP_<status>` when the answer did not come from the service itself
+    (a proxy's page, say). `retryable` is true only where the same request may succeed later. `next` says, in one
+    sentence, what can be done now. `errors` lists the offending fields as `{"pointer", "message"}`.
+    """
+
+    def __init__(
+        self,
+        *,
+        code: str,
+        status: int,
+        detail: str = "",
+        title: str = "",
+        retryable: bool = False,
+        next: str = "",
+        request_id: str = "",
+        errors: Sequence[Mapping[str, Any]] = (),
+        retry_after: float | None = None,
+        problem: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.code = code
+        self.status = status
+        self.title = title
+        self.detail = detail
+        self.retryable = retryable
+        self.next = next
+        self.request_id = request_id
+        self.errors = [dict(item) for item in errors]
+        self.retry_after = retry_after
+        self.problem = dict(problem or {})
+        super().__init__(self.describe())
+
+    def describe(self) -> str:
+        """The error as one line for people."""
+        parts = [f"{self.code} ({self.status})"]
+        text = self.detail or self.title
+        if text:
+            parts.append(f": {text}")
+        for item in self.errors[:5]:
+            parts.append(f" [{item.get('pointer', '')}: {item.get('message', '')}]")
+        if self.next:
+            parts.append(f" {self.next}")
+        if self.request_id:
+            parts.append(f" (request {self.request_id})")
+        return "".join(parts)
+
+
+class Unreachable(InterlockError, ConnectionError):
+    """No usable answer within the time limit. The request may or may not have been carried out; repeating is safe."""
+
+
+class TaskError(InterlockError):
+    """A task ended without a result. `task` is the task as last read."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        failure = task.failure
+        reason = f": {failure.code}: {failure.message}" if failure else ""
+        super().__init__(f"task {task.id} ({task.type}@{task.schema_version}) is {task.status}{reason}")
+
+
+class TaskFailed(TaskError):
+    """The task failed for good; `task.failure` says why."""
+
+
+class TaskCancelled(TaskError):
+    """The task was cancelled."""
+
+
+class OutcomeUnknown(TaskError):
+    """An effect of the task may or may not have happened; a person (or a reconcile hook) has to settle it."""
+
+
+class SpoolError(InterlockError):
+    """The spool folder cannot be used."""
+
+
+class SpoolLocked(SpoolError):
+    """Another process holds the spool folder."""
+
+
+class HandlerSignal(InterlockError):
+    """Raised by a handler to say how its attempt ended. `code` and `details` go into the task's failure."""
+
+    default_code = "HANDLER_SIGNAL"
+
+    def __init__(
+        self, message: str = "", *, code: str | None = None, details: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.default_code
+        self.details = dict(details) if details is not None else None
+
+
+class Retryable(HandlerSignal):
+    """The attempt failed, and another may succeed. `after` is the delay in seconds (absent: the task's backoff)."""
+
+    default_code = "RETRYABLE"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        after: float | None = None,
+        code: str | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message, code=code, details=details)
+        self.after = after
+
+
+class UnknownOutcome(HandlerSignal):
+    """An effect may have happened and the handler cannot tell: never repeated automatically."""
+
+    default_code = "UNKNOWN_OUTCOME"
+
+
+class Cancelled(HandlerSignal):
+    """The handler stopped because it was asked to, and left nothing half done."""
+
+    default_code = "CANCELLED"
