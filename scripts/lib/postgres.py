@@ -1,0 +1,388 @@
+"""A Postgres server of our own in a folder: for `scripts/dev`, the tests and the benchmarks.
+
+    with Postgres(Path(".interlock")) as server:
+        server.create_database("interlock")
+        connect(server.url("interlock"))
+
+It listens on loopback TCP only (a socket's path would be limited to 107 bytes) with a random password, keeps
+its port over restarts while that is free, is stopped by a guard when its owner ends, even by `kill -9`, and
+recovers from whatever its last end was. What lies in the folder:
+
+    database.json    port and password, 0600
+    postgres/data    the server's own data folder
+    postgres.log     its messages
+    lock             held while a process uses the folder
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+import guard
+from guard import OsUser
+from postgres_binaries import Binaries, find_binaries, make_runnable
+
+SUPERUSER = "interlock"
+#: Fast stop; then immediate stop, which loses nothing (the next start replays the log) but is never kept waiting.
+STOP_PLAN = ((signal.SIGINT, 4.0), (signal.SIGQUIT, 3.0), (signal.SIGKILL, 5.0))
+LOG_LIMIT = 10_000_000
+
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "max_connections": "200",
+    "log_min_messages": "warning",
+}
+#: For databases that nobody would miss: a crash of the machine may destroy them.
+FORGETFUL = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+
+class PostgresFailed(Exception):
+    """The server could not be set up or started; the text says why and what to do."""
+
+
+class FolderInUse(PostgresFailed):
+    """Another live process uses this data folder."""
+
+
+class Postgres:
+    """A server on `folder`, made there at the first start. Also a context manager that starts and stops it.
+
+    `durable=False` trades safety in a crash of the machine for speed. `binaries` is for tests; by default
+    those that fit are found.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool = True, binaries: Binaries | None = None) -> None:
+        self.folder = folder.resolve()
+        self._home = self.folder / "postgres"
+        self._cluster = self._home / "data"
+        self._durable = durable
+        self._wanted = binaries
+        self._lock: IO[str] | None = None
+        self._process: guard.Guarded | None = None
+        self._port = 0
+        self._password = ""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        """Of the postmaster."""
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    @property
+    def guard_pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.guard_pid
+
+    def poll(self) -> int | None:
+        """None while the server runs, else its exit status."""
+        return None if self._process is None else self._process.poll()
+
+    def url(self, database: str) -> str:
+        return f"postgresql://{SUPERUSER}:{self._password}@127.0.0.1:{self._port}/{database}"
+
+    def create_database(self, name: str) -> None:
+        """Make a database unless it exists."""
+        import psycopg
+        from psycopg import sql
+
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone()
+            if found is None:
+                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+
+    def start(self) -> None:
+        """Start the server and return when it takes connections. Raises `PostgresFailed` or `NoPostgres`."""
+        # Root keeps the folder enterable for the user that the server runs as; everything private in it is 0600.
+        self.folder.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
+        self._lock = _lock(self.folder / "lock")
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop the server (at most some seconds) and free the folder. May be repeated."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _start(self) -> None:
+        version = self._cluster / "PG_VERSION"
+        made = version.exists()
+        binaries = self._wanted or find_binaries(int(version.read_text().split(".")[0]) if made else None)
+        user = _find_os_user(self._cluster) if os.geteuid() == 0 else None
+        binaries = make_runnable(binaries, user)
+        self._own_home(user)
+        self._read_secrets()
+        with self._reachable_home(user) as (home, keep_fds):
+            if not made:
+                self._make_cluster(binaries, user, home, keep_fds)
+            self._clear_predecessor()
+            for attempt in range(5):
+                self._port = self._port if attempt == 0 and _is_free(self._port) else _free_port()
+                if self._run(binaries, user, home, keep_fds):
+                    break
+            else:
+                raise PostgresFailed(f"No port could be taken on 127.0.0.1.\n{self._log_tail()}")
+        _write_private(self.folder / "database.json", json.dumps({"port": self._port, "password": self._password}))
+
+    def _read_secrets(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            stored = json.loads((self.folder / "database.json").read_text())
+            self._port, self._password = stored["port"], stored["password"]
+        if not self._password:
+            if (self._cluster / "PG_VERSION").exists():
+                raise PostgresFailed(f"{self.folder / 'database.json'} is missing: it held the password of the data beside it")
+            self._password = secrets.token_urlsafe(24)
+            _write_private(self.folder / "database.json", json.dumps({"port": 0, "password": self._password}))
+
+    def _own_home(self, user: OsUser | None) -> None:
+        """The folder that belongs to the server's user: everything in it, whoever put it there."""
+        self._home.mkdir(mode=0o700, exist_ok=True)
+        if user is None:
+            if self._home.stat().st_uid != os.geteuid():
+                raise PostgresFailed(f"{self._home} belongs to uid {self._home.stat().st_uid}: start as that user or as root")
+            return
+        try:
+            for path in (self._home, *(self._home.rglob("*") if self._home.stat().st_uid != user.uid else ())):
+                os.chown(path, user.uid, user.gid, follow_symlinks=False)
+        except OSError as error:
+            raise PostgresFailed(f"{self._home} cannot be given to uid {user.uid} ({error}); choose another --data folder") from error
+
+    @contextlib.contextmanager
+    def _reachable_home(self, user: OsUser | None) -> Iterator[tuple[Path, tuple[int, ...]]]:
+        """The server's folder by a name that its user can follow, and the descriptors that this needs.
+
+        A folder below a closed one (root's home, say) is reached through a descriptor that root opens and the
+        server inherits: Linux follows /proc/self/fd/N without walking the path, so nothing must be opened up.
+        """
+        if user is None or _can_enter(self._home, user):
+            yield self._home, ()
+            return
+        if not Path("/proc/self/fd").is_dir():
+            raise PostgresFailed(f"uid {user.uid} cannot enter {self._home} (Postgres refuses to run as root); choose another --data folder")
+        fd = os.open(self._home, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield Path(f"/proc/self/fd/{fd}"), (fd,)
+        finally:
+            os.close(fd)
+
+    def _make_cluster(self, binaries: Binaries, user: OsUser | None, home: Path, keep_fds: tuple[int, ...]) -> None:
+        """initdb, whole or not at all: a start that was killed in the middle is begun again."""
+        shutil.rmtree(self._home / "new", ignore_errors=True)
+        password_file = self._home / "password"
+        _write_private(password_file, self._password)
+        if user is not None:
+            os.chown(password_file, user.uid, user.gid)
+        # Byte order and the same on every machine; builtin needs no locale of the system, but Postgres 17.
+        locale = ("--locale=C",) if binaries.major < 17 else ("--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
+        command = [
+            str(binaries.folder / "initdb"),
+            *("-D", str(home / "new"), "-U", SUPERUSER, "-E", "UTF8", *locale),
+            *("-A", "scram-sha-256", f"--pwfile={home / 'password'}", "--no-instructions"),
+            *(() if self._durable else ("--no-sync",)),
+        ]
+        try:
+            run = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                cwd="/",
+                env=_environment(user),
+                pass_fds=keep_fds,
+                **({} if user is None else {"user": user.uid, "group": user.gid, "extra_groups": []}),  # type: ignore[arg-type]
+            )
+        finally:
+            password_file.unlink()
+        if run.returncode != 0:
+            raise PostgresFailed(f"initdb failed in {self._home}:\n{run.stdout}{run.stderr}")
+        (self._home / "new").rename(self._cluster)
+
+    def _clear_predecessor(self) -> None:
+        """Wait for the end of a server that an earlier owner left here, then remove what it left.
+
+        We hold the folder's lock, so its owner is gone and its guard is stopping it; a server whose guard was
+        killed too is stopped here. A pid file is believed only if that process works in this folder: after a
+        restart of the machine, or in another container, the pid belongs to somebody else.
+        """
+        for number in (None, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+            for pid in (left := _processes_in(self._cluster)) if number else ():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number or 0)
+            if _wait_until(lambda: not _processes_in(self._cluster), 8.0):
+                break
+        else:
+            raise PostgresFailed(f"processes {left} of an earlier server in {self._cluster} do not end")
+        (self._cluster / "postmaster.pid").unlink(missing_ok=True)
+
+    def _run(self, binaries: Binaries, user: OsUser | None, home: Path, keep_fds: tuple[int, ...]) -> bool:
+        """Start the server; False if its port was taken in the meantime."""
+        settings = SETTINGS | ({} if self._durable else FORGETFUL) | {"port": str(self._port)}
+        log = self.folder / "postgres.log"
+        with contextlib.suppress(FileNotFoundError):
+            if log.stat().st_size > LOG_LIMIT:
+                log.replace(log.with_suffix(".log.1"))
+        with log.open("ab") as output:
+            os.chmod(log, 0o600)
+            self._process = guard.start(
+                [str(binaries.folder / "postgres"), "-D", str(home / "data"), *(f"--{name}={value}" for name, value in settings.items())],
+                output=output,
+                user=user,
+                environment=_environment(user),
+                keep_fds=keep_fds,
+                stop_plan=STOP_PLAN,
+            )
+        process = self._process
+        # Recovery after a crash may take its time, and ends: only the process's own end is a failure.
+        _wait_until(lambda: process.poll() is not None or self._is_ready(process.pid), None)
+        if process.poll() is None:
+            return True
+        self._process = None
+        tail = self._log_tail()
+        if "could not bind" in tail or "could not create any TCP/IP sockets" in tail:
+            return False
+        raise PostgresFailed(f"Postgres ended at its start; from {log}:\n{tail}")
+
+    def _is_ready(self, pid: int) -> bool:
+        try:
+            lines = (self._cluster / "postmaster.pid").read_text().split("\n")
+        except FileNotFoundError:
+            return False
+        return len(lines) > 7 and lines[0] == str(pid) and lines[7].strip() == "ready"
+
+    def _log_tail(self) -> str:
+        with contextlib.suppress(FileNotFoundError):
+            return "\n".join((self.folder / "postgres.log").read_text(errors="replace").splitlines()[-12:])
+        return ""
+
+
+def _lock(path: Path) -> IO[str]:
+    """Take the folder for this process; the kernel frees it at our end, whatever that is."""
+    file = path.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        holder = file.read().strip()
+        file.close()
+        raise FolderInUse(f"{path.parent} is in use by process {holder}; stop it, or choose another folder with --data") from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def _find_os_user(cluster: Path) -> OsUser:
+    """Whom the server runs as when we are root: the owner of its data, else an unprivileged user of every system.
+
+    initdb looks its user up, so a number without a name does not do.
+    """
+    with contextlib.suppress(FileNotFoundError, KeyError):
+        if (uid := cluster.stat().st_uid) != 0:
+            entry = pwd.getpwuid(uid)
+            return OsUser(entry.pw_uid, entry.pw_gid, "/")
+    for name in ("interlock", "postgres", "nobody", "daemon"):
+        with contextlib.suppress(KeyError):
+            entry = pwd.getpwnam(name)
+            return OsUser(entry.pw_uid, entry.pw_gid, "/")
+    raise PostgresFailed("Postgres refuses to run as root, and this system has no user postgres or nobody to run it as")
+
+
+def _can_enter(folder: Path, user: OsUser) -> bool:
+    """Tried rather than worked out from permission bits: access lists and mounts have a say."""
+    command = ["/bin/sh", "-c", 'cd "$1"', "sh", str(folder)]
+    return subprocess.run(command, user=user.uid, group=user.gid, extra_groups=[], cwd="/", capture_output=True).returncode == 0
+
+
+def _environment(user: OsUser | None) -> dict[str, str]:
+    """Nothing of the caller's: a PGDATA or LC_ALL of theirs would change the server."""
+    kept = {name: os.environ[name] for name in ("PATH", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ}
+    return kept | {"LC_ALL": "C", "HOME": user.home if user else os.environ.get("HOME", "/")}
+
+
+def _processes_in(cluster: Path) -> list[int]:
+    """The live processes that work in this data folder: a postmaster and its children all have it as their cwd."""
+    if sys.platform != "linux":
+        return _postmaster_by_pid_file(cluster)
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if (entry / "cwd").samefile(cluster) and (entry / "comm").read_text().startswith("postgres"):
+                    found.append(int(entry.name))
+    return found
+
+
+def _postmaster_by_pid_file(cluster: Path) -> list[int]:
+    with contextlib.suppress(OSError, ValueError):
+        pid = int((cluster / "postmaster.pid").read_text().split("\n")[0])
+        run = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True)
+        return [pid] if "postgres" in run.stdout and str(cluster) in run.stdout else []
+    return []
+
+
+def _is_free(port: int) -> bool:
+    if not port:
+        return False
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what Postgres sets too: a port in TIME_WAIT is free
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Replace a file whole, readable by its owner only."""
+    draft = path.with_name(path.name + ".new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float | None) -> bool:
+    end = None if seconds is None else time.monotonic() + seconds
+    while not condition():
+        if end is not None and time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
