@@ -84,14 +84,15 @@ def _locked(name: str) -> Iterator[None]:
 
 
 def _uv(*arguments: str) -> None:
-    beside = Path(sys.executable).parent / "uv"
-    uv = str(beside) if beside.exists() else shutil.which("uv")
-    line = [uv] if uv else [sys.executable, "-m", "uv"]
+    places = [str(TOOLS / "uv" / "bin" / "uv"), shutil.which("uv")]  # where bootstrap.sh puts one; one of the user's
+    uv = next((place for place in places if place and Path(place).exists()), None)
+    if uv is None:
+        raise ToolMissing("uv was not found; run scripts/check or scripts/test once, they install it")
     # A VIRTUAL_ENV of the caller's must not be taken for the target.
     environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT")}
-    done = subprocess.run(
-        [*line, *arguments], env=environment, cwd=TOOLS, capture_output=True, text=True, timeout=600, check=False
-    )
+    if not os.access(os.environ.get("UV_CACHE_DIR") or Path.home(), os.W_OK):
+        environment["UV_CACHE_DIR"] = str(TOOLS / "cache")
+    done = subprocess.run([uv, *arguments], env=environment, cwd=TOOLS, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode != 0:
         raise ToolMissing(f"uv {' '.join(arguments)} failed:\n{done.stderr.strip()}")
 
