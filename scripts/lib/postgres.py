@@ -39,7 +39,7 @@ from postgres_binaries import Binaries, find_binaries, make_runnable
 
 SUPERUSER = "interlock"
 #: Fast stop; then immediate stop, which loses nothing (the next start replays the log) but is never kept waiting.
-STOP_PLAN = ((signal.SIGINT, 4.0), (signal.SIGQUIT, 3.0), (signal.SIGKILL, 5.0))
+STOP_PLAN = ((signal.SIGINT, 3.0), (signal.SIGQUIT, 1.5), (signal.SIGKILL, 5.0))
 LOG_LIMIT = 10_000_000
 
 SETTINGS = {
@@ -115,9 +115,7 @@ class Postgres:
 
     def start(self) -> None:
         """Start the server and return when it takes connections. Raises `PostgresFailed` or `NoPostgres`."""
-        # Root keeps the folder enterable for the user that the server runs as; everything private in it is 0600.
-        self.folder.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
-        self._lock = _lock(self.folder / "lock")
+        self._lock = lock_folder(self.folder)
         try:
             self._start()
         except BaseException:
@@ -151,7 +149,7 @@ class Postgres:
                     break
             else:
                 raise PostgresFailed(f"No port could be taken on 127.0.0.1.\n{self._log_tail()}")
-        _write_private(self.folder / "database.json", json.dumps({"port": self._port, "password": self._password}))
+        write_private(self.folder / "database.json", json.dumps({"port": self._port, "password": self._password}))
 
     def _read_secrets(self) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -161,7 +159,7 @@ class Postgres:
             if (self._cluster / "PG_VERSION").exists():
                 raise PostgresFailed(f"{self.folder / 'database.json'} is missing: it held the password of the data beside it")
             self._password = secrets.token_urlsafe(24)
-            _write_private(self.folder / "database.json", json.dumps({"port": 0, "password": self._password}))
+            write_private(self.folder / "database.json", json.dumps({"port": 0, "password": self._password}))
 
     def _own_home(self, user: OsUser | None) -> None:
         """The folder that belongs to the server's user: everything in it, whoever put it there."""
@@ -174,7 +172,9 @@ class Postgres:
             for path in (self._home, *(self._home.rglob("*") if self._home.stat().st_uid != user.uid else ())):
                 os.chown(path, user.uid, user.gid, follow_symlinks=False)
         except OSError as error:
-            raise PostgresFailed(f"{self._home} cannot be given to uid {user.uid} ({error}); choose another --data folder") from error
+            raise PostgresFailed(
+                f"{self._home} cannot be given to uid {user.uid} ({error}); choose another --data folder"
+            ) from error
 
     @contextlib.contextmanager
     def _reachable_home(self, user: OsUser | None) -> Iterator[tuple[Path, tuple[int, ...]]]:
@@ -187,7 +187,9 @@ class Postgres:
             yield self._home, ()
             return
         if not Path("/proc/self/fd").is_dir():
-            raise PostgresFailed(f"uid {user.uid} cannot enter {self._home} (Postgres refuses to run as root); choose another --data folder")
+            raise PostgresFailed(
+                f"uid {user.uid} cannot enter {self._home} (Postgres refuses to run as root); choose another --data folder"
+            )
         fd = os.open(self._home, os.O_RDONLY | os.O_DIRECTORY)
         try:
             yield Path(f"/proc/self/fd/{fd}"), (fd,)
@@ -198,11 +200,13 @@ class Postgres:
         """initdb, whole or not at all: a start that was killed in the middle is begun again."""
         shutil.rmtree(self._home / "new", ignore_errors=True)
         password_file = self._home / "password"
-        _write_private(password_file, self._password)
+        write_private(password_file, self._password)
         if user is not None:
             os.chown(password_file, user.uid, user.gid)
         # Byte order and the same on every machine; builtin needs no locale of the system, but Postgres 17.
-        locale = ("--locale=C",) if binaries.major < 17 else ("--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
+        locale = (
+            ("--locale=C",) if binaries.major < 17 else ("--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
+        )
         command = [
             str(binaries.folder / "initdb"),
             *("-D", str(home / "new"), "-U", SUPERUSER, "-E", "UTF8", *locale),
@@ -253,7 +257,12 @@ class Postgres:
         with log.open("ab") as output:
             os.chmod(log, 0o600)
             self._process = guard.start(
-                [str(binaries.folder / "postgres"), "-D", str(home / "data"), *(f"--{name}={value}" for name, value in settings.items())],
+                [
+                    str(binaries.folder / "postgres"),
+                    "-D",
+                    str(home / "data"),
+                    *(f"--{name}={value}" for name, value in settings.items()),
+                ],
                 output=output,
                 user=user,
                 environment=_environment(user),
@@ -284,16 +293,18 @@ class Postgres:
         return ""
 
 
-def _lock(path: Path) -> IO[str]:
-    """Take the folder for this process; the kernel frees it at our end, whatever that is."""
-    file = path.open("a+")
+def lock_folder(folder: Path) -> IO[str]:
+    """Make `folder` if need be and take it for this process; closing the answer, or our end, frees it. Raises `FolderInUse`."""
+    # Root keeps the folder enterable for the user that the server runs as; everything private in it is 0600.
+    folder.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
+    file = (folder / "lock").open("a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.seek(0)
         holder = file.read().strip()
         file.close()
-        raise FolderInUse(f"{path.parent} is in use by process {holder}; stop it, or choose another folder with --data") from None
+        raise FolderInUse(f"{folder} is in use by process {holder}; stop it, or choose another folder with --data") from None
     file.truncate(0)
     file.write(str(os.getpid()))
     file.flush()
@@ -368,7 +379,7 @@ def _free_port() -> int:
         return port
 
 
-def _write_private(path: Path, text: str) -> None:
+def write_private(path: Path, text: str) -> None:
     """Replace a file whole, readable by its owner only."""
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)

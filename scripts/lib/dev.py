@@ -1,0 +1,233 @@
+"""The whole service on one machine: database, every function, the stream and the scheduled work, on one port.
+
+Started by `scripts/dev`. Everything it starts ends with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+import uvloop
+from interlock_core.db import Database
+from interlock_core.keys import bootstrap
+from interlock_core.migrate import MigrationError, migrate
+
+import demo
+from postgres import FolderInUse, Postgres, PostgresFailed, lock_folder, write_private
+from postgres_binaries import NoPostgres
+from service import Scheduled, build_app, load_scheduled
+from template import ROOT
+
+PROJECT = "dev"
+DEFAULT_PORT = 7420
+#: What a local host sets unless the environment does: it may hold long waits, being the stream host too.
+LOCAL_SETTINGS = {"POOL_SIZE": "10", "FUNCTION_WAIT_SECONDS": "20"}
+#: The gateway's schedules cannot be finer than a minute; here what runs every minute runs every second.
+FINEST_SCHEDULE, LOCAL_SCHEDULE = 60.0, 1.0
+#: Requests and streams in flight get this long after a SIGTERM; with the database's own stop it stays below 10 s.
+GRACE_SECONDS = 2
+
+log = logging.getLogger("interlock.dev")
+
+
+class DatabaseEnded(Exception):
+    """The embedded server ended while it was in use."""
+
+
+def main() -> int:
+    arguments = read_arguments()
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    folder: Path = arguments.data.resolve()
+    try:
+        with open_database(folder, arguments.database_url) as (url, server), listen(arguments.port) as listener:
+            applied = migrate(url, ROOT / "migrations")
+            if applied:
+                print(f"Database brought up to date: {', '.join(applied)}", flush=True)
+            port = listener.getsockname()[1]
+            service_url = f"http://127.0.0.1:{port}"
+            configure(url, service_url)
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(serve(folder, url, server, listener, service_url, arguments.demo))
+    except (PostgresFailed, NoPostgres, MigrationError, DatabaseEnded, PortTaken) as error:
+        print(f"scripts/dev: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/dev", description="Run the whole service on this machine.")
+    parser.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, help=f"port on 127.0.0.1 (default {DEFAULT_PORT}); 0 takes any free one"
+    )
+    parser.add_argument(
+        "--data", type=Path, default=ROOT / ".interlock", help="folder for the database, keys and dev.json (default .interlock)"
+    )
+    parser.add_argument(
+        "--database-url", help="use this Postgres (15 or newer) and start none: yours, or another node's databaseUrl"
+    )
+    parser.add_argument(
+        "--demo", action="store_true", help="start a worker, run two tasks on it and show what happened; then go on serving"
+    )
+    arguments = parser.parse_args()
+    return arguments
+
+
+class PortTaken(Exception):
+    """The wanted port is not free."""
+
+
+@contextlib.contextmanager
+def open_database(folder: Path, database_url: str | None) -> Iterator[tuple[str, Postgres | None]]:
+    """The address of the database to use, and the server if it is ours. Holds the data folder meanwhile."""
+    if database_url is not None:
+        with lock_folder(folder):
+            yield database_url, None
+        return
+    with Postgres(folder) as server:
+        server.create_database("interlock")
+        yield server.url("interlock"), server
+
+
+@contextlib.contextmanager
+def listen(port: int) -> Iterator[socket.socket]:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise PortTaken(
+                f"port {port} cannot be used ({error.strerror}); choose another with --port, or 0 for any free one"
+            ) from error
+        listener.listen(2048)
+        yield listener
+
+
+def configure(database_url: str, service_url: str) -> None:
+    """Tell the core, which reads its settings from the environment, what this host is."""
+    for name, value in LOCAL_SETTINGS.items():
+        os.environ.setdefault(f"INTERLOCK_SERVER_{name}", value)
+    os.environ["INTERLOCK_SERVER_DATABASE_URL"] = database_url
+    os.environ["INTERLOCK_SERVER_STREAM_URL"] = service_url
+
+
+async def serve(
+    folder: Path, url: str, server: Postgres | None, listener: socket.socket, service_url: str, with_demo: bool
+) -> None:
+    """Serve until a signal says to stop. Raises `DatabaseEnded`."""
+    app = build_app()
+    async with open_pool(url) as database:
+        app.state.database = database
+        info = await write_info(folder / "dev.json", database, url, service_url)
+        web = Web(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                access_log=False,
+                log_config=None,
+                timeout_graceful_shutdown=GRACE_SECONDS,
+                server_header=False,
+                backlog=2048,
+            )
+        )
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, web.stop)
+        jobs = [asyncio.create_task(run_on_schedule(job, database)) for job in load_scheduled()]
+        watch = asyncio.create_task(watch_database(server, web))
+        serving = asyncio.create_task(web.serve(sockets=[listener]))
+        show = asyncio.create_task(present(info, folder, web, with_demo))
+        await serving
+        for task in (show, *jobs):
+            task.cancel()
+        await asyncio.gather(show, *jobs, return_exceptions=True)
+        if not watch.cancel():
+            watch.result()
+
+
+class Web(uvicorn.Server):
+    """uvicorn, with the signals left to us: it would raise them again when it has ended, before the database is stopped."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def stop(self) -> None:
+        """Stop politely; called again, at once."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    async def wait_until_started(self) -> None:
+        while not self.started:
+            await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def open_pool(url: str) -> AsyncIterator[Database]:
+    database = Database(url, size=int(os.environ["INTERLOCK_SERVER_POOL_SIZE"]))
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+async def run_on_schedule(job: Scheduled, database: Database) -> None:
+    """Run a scheduled function for ever; a failing run is told and followed by the next."""
+    every = LOCAL_SCHEDULE if job.every_seconds <= FINEST_SCHEDULE else job.every_seconds
+    while True:
+        try:
+            await job.run(database)
+        except Exception:
+            log.exception("%s failed; it runs again in %g s", job.name, every)
+        await asyncio.sleep(every)
+
+
+async def watch_database(server: Postgres | None, web: Web) -> None:
+    """Stop serving when our own database server ended: nothing could be answered, and a new start recovers it."""
+    while server is None or server.poll() is None:
+        await asyncio.sleep(0.5)
+    web.stop()
+    raise DatabaseEnded(
+        f"the database server ended by itself; its messages are in {server.folder / 'postgres.log'}. Start again to recover."
+    )
+
+
+async def write_info(path: Path, database: Database, url: str, service_url: str) -> dict[str, Any]:
+    """Write dev.json: what clients on this machine need. Keys that it holds already stay the same."""
+    stored: dict[str, str] = {}
+    with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
+        stored = json.loads(path.read_text())["keys"]
+    keys = await bootstrap(database, PROJECT, stored)
+    info = {"serviceUrl": service_url, "streamUrl": service_url, "databaseUrl": url, "project": PROJECT, "keys": keys}
+    write_private(path, json.dumps(info, indent=2) + "\n")
+    return info
+
+
+async def present(info: dict[str, Any], folder: Path, web: Web, with_demo: bool) -> None:
+    await web.wait_until_started()
+    lines = [
+        f"Interlock serves on {info['serviceUrl']}",
+        f"  stream    {info['streamUrl']}/v1/stream",
+        f"  database  {info['databaseUrl']}",
+        f"  data      {folder}",
+        *(f"  {kind:<14} {key}" for kind, key in info["keys"].items()),
+        f"  (all of it for programs: {folder / 'dev.json'})",
+        "Ctrl-C stops everything.",
+    ]
+    print("\n".join(lines), flush=True)
+    if with_demo:
+        await demo.run(info, folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

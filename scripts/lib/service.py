@@ -1,0 +1,113 @@
+"""Every function and the stream as one ASGI app: what `scripts/dev` serves and the tests call in process.
+
+The functions' endpoints stand side by side in one flat app, since a router inside a router is paid at every
+request. Which endpoint stands where is the template's word; the function's own app must know the route too.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from template import ROOT, Function, read_functions
+
+STREAM = ROOT / "functions" / "stream"
+
+
+class RouteMissing(Exception):
+    """The template names a route that its function does not serve."""
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A function that runs by the clock: `run(database)` every `every_seconds`."""
+
+    name: str
+    every_seconds: float
+    run: Callable[[Any], Awaitable[dict[str, Any]]]
+
+
+def build_app(functions: Iterable[Function] | None = None) -> Starlette:
+    """The flat app. Its host sets `app.state.database` (and whatever else the functions ask for) before the first request.
+
+    Raises `RouteMissing`.
+    """
+    routes: list[Route] = []
+    apps: list[Starlette] = []
+    for function in read_functions() if functions is None else functions:
+        if not function.routes:
+            continue
+        app = _load(function.folder).app
+        apps.append(app)
+        for wanted in function.routes:
+            found = _find(app, wanted.method, wanted.path)
+            if found is None:
+                raise RouteMissing(f"template.yaml: functions/{function.name} serves no {wanted.method} {wanted.path}")
+            routes.append(Route(found.path, found.endpoint, methods=[wanted.method], name=f"{wanted.method} {wanted.path}"))
+    if (STREAM / "app.py").exists():
+        stream = _load(STREAM).app
+        apps.append(stream)
+        routes += [route for route in stream.routes if isinstance(route, Route) and not _serves(routes, route)]
+    # All functions are made alike by the core, so the first one's edge is everyone's.
+    first = apps[0]
+    return Starlette(routes=_merge(routes), middleware=first.user_middleware, exception_handlers=first.exception_handlers)
+
+
+def load_scheduled(functions: Iterable[Function] | None = None) -> list[Scheduled]:
+    """The template's scheduled functions."""
+    every = read_functions() if functions is None else functions
+    return [Scheduled(f.name, f.every_seconds, _load(f.folder).run) for f in every if f.every_seconds is not None]
+
+
+def _load(folder: Path) -> ModuleType:
+    """`app.py` of a function, with the folder itself importable meanwhile, as on Lambda.
+
+    Modules beside it are forgotten again, so that two functions may use the same name for one.
+    """
+    name = f"function_{folder.name}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, folder / "app.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(folder))
+        for new in set(sys.modules) - before:
+            if str(getattr(sys.modules[new], "__file__", None) or "").startswith(f"{folder}/"):
+                del sys.modules[new]
+    sys.modules[name] = module
+    return module
+
+
+def _shape(path: str) -> str:
+    """A path without the names of its parameters: the template and the app may call them differently."""
+    return re.sub(r"\{[^}]*\}", "{}", path)
+
+
+def _find(app: Starlette, method: str, path: str) -> Route | None:
+    for route in app.routes:
+        if isinstance(route, Route) and _shape(route.path) == _shape(path) and method in (route.methods or ()):
+            return route
+    return None
+
+
+def _serves(routes: list[Route], other: Route) -> bool:
+    return any(_shape(r.path) == _shape(other.path) and (r.methods or set()) & (other.methods or set()) for r in routes)
+
+
+def _merge(routes: list[Route]) -> list[Route]:
+    """Literal paths before those with parameters, so that none hides another; the template's order otherwise."""
+    return sorted(routes, key=lambda route: route.path.count("{"))

@@ -1,0 +1,92 @@
+"""What `template.yaml` says about the service: its functions, their routes and their schedules.
+
+Every local host reads it, so that the template cannot drift from what is tested.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+UNIT_SECONDS = {"minute": 60.0, "hour": 3600.0, "day": 86400.0}
+
+
+@dataclass(frozen=True)
+class Route:
+    """`method` and `path` (with `{name}` parts) as in the template."""
+
+    method: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of the template. `every_seconds` is its schedule's rate, if it has one."""
+
+    name: str
+    folder: Path
+    routes: tuple[Route, ...]
+    every_seconds: float | None
+
+
+class TemplateError(Exception):
+    """The template says something that this reader does not know; the text names the place."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that takes CloudFormation's short tags (`!Ref X`) for their long form (`{"Ref": X}`)."""
+
+
+def _read_tag(loader: _Loader, suffix: str, node: yaml.Node) -> dict[str, Any]:
+    name = suffix if suffix in ("Ref", "Condition") else f"Fn::{suffix}"
+    if isinstance(node, yaml.ScalarNode):
+        return {name: loader.construct_scalar(node)}
+    if isinstance(node, yaml.SequenceNode):
+        return {name: loader.construct_sequence(node, deep=True)}
+    assert isinstance(node, yaml.MappingNode)
+    return {name: loader.construct_mapping(node, deep=True)}
+
+
+_Loader.add_multi_constructor("!", _read_tag)  # type: ignore[no-untyped-call]
+
+
+def read_template(path: Path = ROOT / "template.yaml") -> dict[str, Any]:
+    """The whole template as plain data."""
+    with path.open(encoding="utf-8") as file:
+        document = yaml.load(file, _Loader)  # noqa: S506 (a subclass of the safe loader)
+    assert isinstance(document, dict)
+    return document
+
+
+def read_functions(path: Path = ROOT / "template.yaml") -> list[Function]:
+    """Every function in the template's order. Raises `TemplateError`."""
+    functions = []
+    for name, resource in read_template(path)["Resources"].items():
+        if resource["Type"] != "AWS::Serverless::Function":
+            continue
+        properties = resource["Properties"]
+        folder = path.parent / properties["CodeUri"]
+        routes: list[Route] = []
+        rate: float | None = None
+        for event_name, event in properties.get("Events", {}).items():
+            values = event["Properties"]
+            if event["Type"] == "HttpApi":
+                routes.append(Route(values["Method"].upper(), values["Path"]))
+            elif event["Type"] in ("Schedule", "ScheduleV2"):
+                rate = _read_rate(values.get("ScheduleExpression") or values["Schedule"])
+            else:
+                raise TemplateError(f"{name}.{event_name}: event type {event['Type']}")
+        functions.append(Function(folder.name, folder, tuple(routes), rate))
+    return functions
+
+
+def _read_rate(expression: str) -> float:
+    match = re.fullmatch(r"rate\((\d+) (minute|hour|day)s?\)", expression)
+    if match is None:
+        raise TemplateError(f"schedule {expression!r}: only rate(n minutes|hours|days) is understood")
+    return int(match[1]) * UNIT_SECONDS[match[2]]

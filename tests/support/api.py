@@ -1,0 +1,69 @@
+"""The whole service in this process, without a socket: one flat app over the test's database, and clients with keys."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from interlock_core.db import Database
+from interlock_core.keys import bootstrap
+from starlette.applications import Starlette
+
+PROJECT = "test"
+
+
+@pytest.fixture
+def app(database: Database) -> Starlette:
+    """Every function and the stream on `database`."""
+    from service import build_app
+
+    flat = build_app()
+    flat.state.database = database
+    return flat
+
+
+class Http(httpx.AsyncClient):
+    """A client of the in-process app, without a key; `producer`, `worker`, `operator`, `metrics`, `admin` are clients with one."""
+
+    def __init__(self, app: Starlette) -> None:
+        self._app = app
+        self.keys: dict[str, str] = {}
+        super().__init__(transport=httpx.ASGITransport(app=app, raise_app_exceptions=False), base_url="http://interlock.test")
+        self._opened: list[httpx.AsyncClient] = []
+
+    def use(self, key: str) -> httpx.AsyncClient:
+        """A client that sends `key`."""
+        client = httpx.AsyncClient(transport=self._transport, base_url=self.base_url, headers={"Authorization": f"Bearer {key}"})
+        self._opened.append(client)
+        return client
+
+    async def open(self) -> None:
+        """Make the project and a key of each kind, and the clients that bear them."""
+        self.keys = await bootstrap(self._app.state.database, PROJECT, {})
+        self.producer = self.use(self.keys["task-producer"])
+        self.worker = self.use(self.keys["task-worker"])
+        self.operator = self.use(self.keys["operator"])
+        self.metrics = self.use(self.keys["metrics"])
+        self.admin = self.use(self.keys["admin"])
+
+    async def make_keys(self, project: str) -> dict[str, str]:
+        """Another project, with a key of each kind: `{kind: key}`."""
+        return await bootstrap(self._app.state.database, project, {})
+
+    async def make_key(self, kind: str, **fields: object) -> str:
+        """A key of the test's project, narrowed or limited by `fields` (`types`, `pools`, `workerIds`, `expiresAt`, …)."""
+        answer = await self.operator.post("/v1/keys", json={"name": f"test {kind}", "kind": kind, **fields})
+        assert answer.status_code == 201, answer.text
+        key: str = answer.json()["key"]
+        return key
+
+
+@pytest.fixture
+async def http(app: Starlette) -> AsyncIterator[Http]:
+    """A client of `app` with a key of each kind in the project `test`."""
+    async with Http(app) as client:
+        await client.open()
+        yield client
+        for opened in client._opened:
+            await opened.aclose()

@@ -1,0 +1,140 @@
+"""The real service as a process of its own: `scripts/dev`, to be called over HTTP, killed and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from support.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 60.0
+
+
+class DevService:
+    """One `scripts/dev`. `info` is its dev.json; its output is in `output`."""
+
+    def __init__(self, data: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
+        self.data = data
+        self.output = data.with_name(data.name + ".out")
+        self.info: dict[str, Any] = {}
+        self._arguments = arguments
+        self._environment = environment or {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = 0
+
+    @property
+    def url(self) -> str:
+        url: str = self.info["serviceUrl"]
+        return url
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    def key(self, kind: str) -> str:
+        key: str = self.info["keys"][kind]
+        return key
+
+    def client(self, kind: str = "task-producer") -> httpx.Client:
+        """A client that bears the service's key of this kind. The caller closes it."""
+        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {self.key(kind)}"}, timeout=30)
+
+    def start(self, timeout: float = START_SECONDS) -> None:
+        """Start the process and return when it answers. A restart takes the same port, as a service's address stays."""
+        info = self.data / "dev.json"
+        before = info.stat().st_mtime_ns if info.exists() else 0
+        with self.output.open("ab") as output:
+            self._process = process = subprocess.Popen(
+                [ROOT / "scripts" / "dev", "--port", str(self._port), "--data", self.data, *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self._environment},
+            )
+
+        def answers() -> bool:
+            if process.poll() is not None:
+                raise AssertionError(f"scripts/dev ended with {process.returncode}:\n{self.output.read_text()}")
+            if not info.exists() or info.stat().st_mtime_ns == before:
+                return False
+            self.info = json.loads(info.read_text())
+            try:
+                return httpx.get(self.url + "/readyz", timeout=5).status_code == 200
+            except httpx.TransportError:
+                return False
+
+        wait_until(answers, timeout)
+        self._port = httpx.URL(self.url).port or 0
+
+    def kill(self) -> None:
+        """`kill -9`: nothing is said, nothing is finished."""
+        self._end(signal.SIGKILL)
+
+    def terminate(self, timeout: float = 10.0) -> float:
+        """SIGTERM; returns the seconds that the stop took."""
+        return self._end(signal.SIGTERM, timeout)
+
+    def restart(self) -> None:
+        """Start again on the same data after an end."""
+        self.start()
+
+    def wait(self, timeout: float) -> int:
+        """Wait for the process's own end and return its exit status."""
+        assert self._process is not None
+        return self._process.wait(timeout)
+
+    def _end(self, number: int, timeout: float = 10.0) -> float:
+        if self._process is None:
+            return 0.0
+        started = time.monotonic()
+        self._process.send_signal(number)
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise AssertionError(f"scripts/dev did not end within {timeout:g} s:\n{self.output.read_text()}") from None
+        self._process = None
+        return time.monotonic() - started
+
+
+StartService = Callable[..., DevService]
+
+
+@pytest.fixture
+def start_service(tmp_path: Path) -> Iterator[StartService]:
+    """Start `scripts/dev` with these arguments on a folder of its own (`data`, or a new one); all are ended after the test."""
+    started: list[DevService] = []
+
+    def start(*arguments: str, data: Path | None = None, **environment: str) -> DevService:
+        service = DevService(data or tmp_path / f"node-{len(started) + 1}", *arguments, environment=environment)
+        started.append(service)
+        service.start()
+        return service
+
+    yield start
+    for service in reversed(started):
+        service.terminate()
+
+
+@pytest.fixture
+def service(start_service: StartService, database_url: str) -> DevService:
+    """A running service process on this test's database (`database_url`, `clock` move it): the quick one to start."""
+    return start_service("--database-url", database_url)
+
+
+@pytest.fixture
+def service_with_database(start_service: StartService) -> DevService:
+    """A running service process with a Postgres of its own in its data folder: the one to kill with its database."""
+    return start_service()
