@@ -1,19 +1,16 @@
-"""A built function under the Runtime Interface Emulator: one Lambda execution environment, without a container.
+"""A function under the Runtime Interface Emulator: one Lambda execution environment, without a container.
 
-The child runs the built artifact and nothing else: no site-packages (`-S`), only the function's folder, its layers and
-the runtime client, in the order Lambda searches them. So a dependency that the layer lacks is missing here too.
+The child runs what it is given and nothing else: no site-packages (`-S`), only the function's folder, its layers and
+the runtime client. So a dependency that the layer lacks is missing here too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import http.client
-import importlib.metadata
 import json
 import os
-import shutil
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -26,11 +23,9 @@ from typing import Any, Self
 import guard
 
 START_SECONDS = 20.0
-# Sent before the death of a function that hangs is assumed: above the longest timeout of an HTTP function.
-INVOKE_SECONDS = 35.0
+# Beyond the function's own timeout, after which the emulator should have ended it: then it is the emulator that hangs.
+GRACE_SECONDS = 7.0
 _INVOKE_PATH = "/2015-03-31/functions/function/invocations"
-# What Lambda's own Python image carries in /var/runtime, of which a function needs no copy.
-_RUNTIME_DISTRIBUTIONS = ("awslambdaric", "simplejson", "snapshot-restore-py")
 
 
 class EmulatorDied(RuntimeError):
@@ -40,36 +35,6 @@ class EmulatorDied(RuntimeError):
     """
 
 
-@dataclass(frozen=True)
-class Built:
-    """Where a build has put things: what every function of it runs with."""
-
-    folder: Path
-    binary: Path
-    python: Path
-    runtime_client: Path
-
-    def artifact(self, logical_id: str) -> Path:
-        """The folder of one function, or of one layer, as it would be unpacked on Lambda."""
-        return self.folder / logical_id
-
-
-def collect_runtime_client(target: Path) -> Path:
-    """Copies awslambdaric and what it needs from this environment into `target`, alone, and returns it."""
-    for name in _RUNTIME_DISTRIBUTIONS:
-        for file in importlib.metadata.distribution(name).files or []:
-            if ".." not in file.parts:
-                place = target / file
-                place.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file.locate(), place)
-    return target
-
-
-def base_python() -> Path:
-    """The interpreter below this environment. The environment's own would bring its packages with it."""
-    return Path(getattr(sys, "_base_executable", sys.executable))
-
-
 @dataclass
 class Emulator:
     """One execution environment of one function. Starts at the first event; starts anew after it died.
@@ -77,9 +42,13 @@ class Emulator:
     It takes one event at a time, as Lambda's do: a second one at once crashes the emulator, so callers queue at a lock.
     """
 
-    built: Built
     function: str
-    layers: Sequence[str]
+    #: The emulator's program and the Python to run below it.
+    binary: Path
+    python: Path
+    #: The unpacked function, and every folder that modules are looked for in, in order.
+    task: Path
+    places: Sequence[Path]
     environment: Mapping[str, str]
     handler: str = "app.handler"
     timeout_seconds: int = 28
@@ -103,15 +72,15 @@ class Emulator:
         return self._child.pid if self._child else None
 
     def invoke(self, event: Mapping[str, Any]) -> Any:
-        """Sends one event and returns what the handler returned (or Lambda's errorType/errorMessage object).
+        """Sends one event and returns what the handler returned, or Lambda's errorType/errorMessage object.
 
-        Raises EmulatorDied.
+        The latter also for a function that exited or ran into its timeout. Raises EmulatorDied.
         """
         with self._lock:
             connection = self._connect()
             try:
                 connection.request("POST", _INVOKE_PATH, json.dumps(event).encode())
-                return json.loads(connection.getresponse().read())
+                return _read_result(connection.getresponse().read())
             except (OSError, http.client.HTTPException, ValueError) as problem:
                 told = self._tail()
                 self._stop()
@@ -130,13 +99,13 @@ class Emulator:
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._child is not None and self._child.poll() is None:
-            connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=INVOKE_SECONDS)
+            connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=self.timeout_seconds + GRACE_SECONDS)
             # A refused connection has carried nothing, so starting anew loses nothing (a killed child may not be reaped yet).
             with contextlib.suppress(ConnectionRefusedError):
                 connection.connect()
                 return connection
         self._start()
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=INVOKE_SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=self.timeout_seconds + GRACE_SECONDS)
         connection.connect()
         return connection
 
@@ -146,18 +115,14 @@ class Emulator:
         descriptor, name = tempfile.mkstemp(prefix=f"{self.function}-", suffix=".log")
         self._log = Path(name)
         port, api_port = _free_ports(2)
-        task = self.built.artifact(self.function)
-        places = [task, *(self.built.artifact(layer) / "python" for layer in self.layers), self.built.runtime_client]
         line = [
             # Both addresses: the defaults listen on every interface, at fixed ports.
-            *(str(self.built.binary), "--log-level", "error"),
+            *(str(self.binary), "--log-level", "error"),
             *("--runtime-interface-emulator-address", f"127.0.0.1:{port}", "--runtime-api-address", f"127.0.0.1:{api_port}"),
-            *(str(self.built.python), "-S", "-m", "awslambdaric", self.handler),
+            *(str(self.python), "-S", "-m", "awslambdaric", self.handler),
         ]
         with os.fdopen(descriptor, "wb") as log:
-            self._child = guard.start(
-                line, output=log, cwd=task, environment=self._lambda_environment(task, os.pathsep.join(map(str, places)))
-            )
+            self._child = guard.start(line, output=log, cwd=self.task, environment=self._lambda_environment())
         self._port = port
         deadline = time.monotonic() + START_SECONDS
         while not _listens(port):
@@ -167,7 +132,7 @@ class Emulator:
                 raise EmulatorDied(f"{self.function} did not start\n{told}")
             time.sleep(0.01)
 
-    def _lambda_environment(self, task: Path, python_path: str) -> dict[str, str]:
+    def _lambda_environment(self) -> dict[str, str]:
         return {
             "HOME": tempfile.gettempdir(),
             "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -181,8 +146,8 @@ class Emulator:
             "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST",
             "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(self.memory_mb),
             "AWS_LAMBDA_FUNCTION_TIMEOUT": str(self.timeout_seconds),
-            "LAMBDA_TASK_ROOT": str(task),
-            "PYTHONPATH": python_path,
+            "LAMBDA_TASK_ROOT": str(self.task),
+            "PYTHONPATH": os.pathsep.join(map(str, self.places)),
             # The artifact is read-only on Lambda: what it would like to write there must not be needed.
             "PYTHONDONTWRITEBYTECODE": "1",
             **self.environment,
@@ -198,6 +163,16 @@ class Emulator:
 
     def _tail(self) -> str:
         return self.output()[-4000:]
+
+
+def _read_result(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError:
+        # The one answer of the emulator's that is no JSON; Lambda's own is this object.
+        if b"Task timed out" in body:
+            return {"errorType": "Sandbox.Timedout", "errorMessage": body.decode().strip()}
+        raise
 
 
 def _listens(port: int) -> bool:

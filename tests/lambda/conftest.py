@@ -1,0 +1,117 @@
+"""One build for the whole test run, and the functions of it as processes."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import built as builds
+import sam_cli
+from emulator import Emulator
+from gateway import Answer, Headers, make_event, read_answer
+from interlock_core.db import Database
+from interlock_core.keys import bootstrap
+
+PROJECT = "lambda"
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> builds.Built:
+    """The artifacts of template.yaml, built once for all processes of this test run."""
+    if "{}.{}".format(*sys.version_info) != sam_cli.BUILD_PYTHON:
+        pytest.skip(f"the artifacts are built for Python {sam_cli.BUILD_PYTHON}, which this environment is not")
+    base = tmp_path_factory.getbasetemp()
+    # Under xdist each process has a folder below the run's own.
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "lambda build"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = folder / "done"
+        if not done.exists():
+            builds.build(folder)
+            done.touch()
+    return builds.open_build(folder)
+
+
+@pytest.fixture
+def keys(database_url: str) -> dict[str, str]:
+    """A project in this test's database with a key of each kind: `{kind: key}`."""
+
+    async def make() -> dict[str, str]:
+        database = Database(database_url)
+        try:
+            return await bootstrap(database, PROJECT, {})
+        finally:
+            await database.close()
+
+    return asyncio.run(make())
+
+
+@pytest.fixture
+def open_function(built: builds.Built, database_url: str) -> Iterator[Callable[..., Emulator]]:
+    """Starts a built function on this test's database, by its name in the template; all are ended after the test."""
+    opened: list[Emulator] = []
+
+    def open_one(logical_id: str, **settings: str) -> Emulator:
+        emulator = built.open(logical_id, database_url, settings)
+        opened.append(emulator)
+        return emulator
+
+    yield open_one
+    for emulator in opened:
+        emulator.stop()
+
+
+@dataclass
+class Caller:
+    """Sends requests as the gateway would, as the bearer of one key."""
+
+    key: str
+
+    def send(
+        self, function: Emulator, method: str, target: str, body: Any = None, *, route: str | None = None, headers: Headers = ()
+    ) -> Answer:
+        """One request through one function. A `body` that is no bytes is sent as JSON."""
+        raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        sent = [
+            ("authorization", f"Bearer {self.key}"),
+            ("content-type", "application/json"),
+            ("host", "interlock.test"),
+            *headers,
+        ]
+        event = make_event(method, target, route=route or f"{method} {target}", headers=sent, body=raw)
+        return read_answer(function.invoke(event))
+
+
+@pytest.fixture
+def producer(keys: dict[str, str]) -> Caller:
+    return Caller(keys["task-producer"])
+
+
+@pytest.fixture
+def worker(keys: dict[str, str]) -> Caller:
+    return Caller(keys["task-worker"])
+
+
+@pytest.fixture
+def toy_function(tmp_path: Path) -> Path:
+    """The folder of a function that answers with its process id, and ends, hangs or fails when told to."""
+    folder = tmp_path / "toy function"
+    folder.mkdir()
+    (folder / "app.py").write_text(
+        "import os, time\n\n\ndef handler(event, context):\n"
+        "    if event.get('exit'):\n        os._exit(3)\n"
+        "    if event.get('hang'):\n        time.sleep(60)\n"
+        "    if event.get('raise'):\n        raise ValueError('told to')\n"
+        "    return {'pid': os.getpid(), 'echo': event.get('echo')}\n"
+    )
+    return folder

@@ -1,0 +1,49 @@
+"""What a build holds: the library and its SQL in the layer, the migrations beside their runner, nothing that is not needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from template import read_functions
+from template import read_template as read
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def test_the_layer_holds_the_library_with_its_sql(built: Any) -> None:
+    library = built.artifact("CoreLayer") / "python" / "interlock_core"
+    source = {path.name for path in (read_root() / "layers" / "core" / "interlock_core" / "sql").glob("*.sql")}
+    assert {path.name for path in (library / "sql").glob("*.sql")} == source != set()
+
+
+def test_the_layer_holds_no_package_that_only_a_host_or_a_client_needs(built: Any) -> None:
+    found = {path.name for path in (built.artifact("CoreLayer") / "python").iterdir()}
+    assert found & {"boto3", "httpx", "uvicorn", "pytest", "interlock", "yaml"} == set()
+
+
+def test_every_function_was_built_with_its_entry(built: Any) -> None:
+    template = built.template
+    folders = {function.name for function in read_functions()}
+    names = [name for name, resource in template["Resources"].items() if resource["Type"] == "AWS::Serverless::Function"]
+    assert len(names) == len(folders)
+    for name in names:
+        assert (built.artifact(name) / "app.py").is_file(), name
+
+
+def test_the_built_routes_are_the_sources(built: Any) -> None:
+    def events(template: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: resource["Properties"].get("Events")
+            for name, resource in template["Resources"].items()
+            if "Events" in resource["Properties"]
+        }
+
+    assert events(built.template) == events(read())
+
+
+def read_root() -> Any:
+    import template
+
+    return template.ROOT
