@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest_plugins = ["support.database", "support.clock", "support.api", "support.dev_service", "support.proxy"]
+pytest_plugins = ["support.database", "support.clock", "support.api", "support.dev_service", "support.proxy", "support.owner"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

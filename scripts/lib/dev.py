@@ -18,14 +18,17 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import demo
 import uvicorn
 import uvloop
+
+from data_folder import FolderInUse, lock_folder, write_private
 from interlock_core.db import Database
 from interlock_core.keys import bootstrap
 from interlock_core.migrate import MigrationError, migrate
-
-import demo
-from postgres import FolderInUse, Postgres, PostgresFailed, lock_folder, write_private
+from interlock_core.settings import Settings
+from os_user import NoOsUser
+from postgres import Postgres, PostgresFailed
 from postgres_binaries import NoPostgres
 from service import Scheduled, build_app, load_scheduled
 from template import ROOT
@@ -60,7 +63,7 @@ def main() -> int:
             configure(url, service_url)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(serve(folder, url, server, listener, service_url, arguments.demo))
-    except (PostgresFailed, NoPostgres, MigrationError, DatabaseEnded, PortTaken) as error:
+    except (PostgresFailed, NoPostgres, NoOsUser, FolderInUse, MigrationError, DatabaseEnded, PortTaken) as error:
         print(f"scripts/dev: {error}", file=sys.stderr)
         return 1
     return 0
@@ -80,8 +83,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--demo", action="store_true", help="start a worker, run two tasks on it and show what happened; then go on serving"
     )
-    arguments = parser.parse_args()
-    return arguments
+    return parser.parse_args()
 
 
 class PortTaken(Exception):
@@ -126,10 +128,14 @@ async def serve(
     folder: Path, url: str, server: Postgres | None, listener: socket.socket, service_url: str, with_demo: bool
 ) -> None:
     """Serve until a signal says to stop. Raises `DatabaseEnded`."""
-    app = build_app()
-    async with open_pool(url) as database:
+    settings = Settings.from_environment()
+    app = build_app(settings)
+    async with open_pool(settings) as database:
         app.state.database = database
-        info = await write_info(folder / "dev.json", database, url, service_url)
+        stored = read_keys(folder / "dev.json")
+        keys = await bootstrap(database, PROJECT, stored)
+        info = {"serviceUrl": service_url, "streamUrl": service_url, "databaseUrl": url, "project": PROJECT, "keys": keys}
+        write_private(folder / "dev.json", json.dumps(info, indent=2) + "\n")
         web = Web(
             uvicorn.Config(
                 app,
@@ -143,7 +149,7 @@ async def serve(
         )
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, web.stop)
-        jobs = [asyncio.create_task(run_on_schedule(job, database)) for job in load_scheduled()]
+        jobs = [asyncio.create_task(run_on_schedule(job, database, settings)) for job in load_scheduled()]
         watch = asyncio.create_task(watch_database(server, web))
         serving = asyncio.create_task(web.serve(sockets=[listener]))
         show = asyncio.create_task(present(info, folder, web, with_demo))
@@ -168,25 +174,25 @@ class Web(uvicorn.Server):
         self.should_exit = True
 
     async def wait_until_started(self) -> None:
-        while not self.started:
+        while not self.started:  # noqa: ASYNC110 (uvicorn tells it by a flag)
             await asyncio.sleep(0.01)
 
 
 @contextlib.asynccontextmanager
-async def open_pool(url: str) -> AsyncIterator[Database]:
-    database = Database(url, size=int(os.environ["INTERLOCK_SERVER_POOL_SIZE"]))
+async def open_pool(settings: Settings) -> AsyncIterator[Database]:
+    database = Database(settings.database_url, settings.pool_size, settings.prepare_statements)
     try:
         yield database
     finally:
         await database.close()
 
 
-async def run_on_schedule(job: Scheduled, database: Database) -> None:
+async def run_on_schedule(job: Scheduled, database: Database, settings: Settings) -> None:
     """Run a scheduled function for ever; a failing run is told and followed by the next."""
     every = LOCAL_SCHEDULE if job.every_seconds <= FINEST_SCHEDULE else job.every_seconds
     while True:
         try:
-            await job.run(database)
+            await job.run(database, settings)
         except Exception:
             log.exception("%s failed; it runs again in %g s", job.name, every)
         await asyncio.sleep(every)
@@ -194,7 +200,7 @@ async def run_on_schedule(job: Scheduled, database: Database) -> None:
 
 async def watch_database(server: Postgres | None, web: Web) -> None:
     """Stop serving when our own database server ended: nothing could be answered, and a new start recovers it."""
-    while server is None or server.poll() is None:
+    while server is None or server.poll() is None:  # noqa: ASYNC110 (its end is seen by asking)
         await asyncio.sleep(0.5)
     web.stop()
     raise DatabaseEnded(
@@ -202,15 +208,12 @@ async def watch_database(server: Postgres | None, web: Web) -> None:
     )
 
 
-async def write_info(path: Path, database: Database, url: str, service_url: str) -> dict[str, Any]:
-    """Write dev.json: what clients on this machine need. Keys that it holds already stay the same."""
-    stored: dict[str, str] = {}
+def read_keys(path: Path) -> dict[str, str]:
+    """The keys of the last run on this folder: those that still work stay the same."""
     with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
-        stored = json.loads(path.read_text())["keys"]
-    keys = await bootstrap(database, PROJECT, stored)
-    info = {"serviceUrl": service_url, "streamUrl": service_url, "databaseUrl": url, "project": PROJECT, "keys": keys}
-    write_private(path, json.dumps(info, indent=2) + "\n")
-    return info
+        keys: dict[str, str] = json.loads(path.read_text())["keys"]
+        return keys
+    return {}
 
 
 async def present(info: dict[str, Any], folder: Path, web: Web, with_demo: bool) -> None:

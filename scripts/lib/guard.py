@@ -62,14 +62,19 @@ class Guarded:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the command's end; raises `subprocess.TimeoutExpired`."""
-        return self._guard.wait(timeout)
+        code = self._guard.wait(timeout)
+        self._close()
+        return code
 
     def stop(self) -> int:
         """Stop the command by its plan and return its exit status. May be repeated."""
+        self._close()
+        return self._guard.wait()
+
+    def _close(self) -> None:
         assert self._guard.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._guard.stdin.close()
-        return self._guard.wait()
 
 
 def start(

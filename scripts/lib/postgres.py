@@ -17,24 +17,28 @@ recovers from whatever its last end was. What lies in the folder:
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import pwd
 import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+import psycopg
+from psycopg import sql
+
 import guard
+from data_folder import lock_folder, write_private
 from guard import OsUser
+from os_user import can_enter, find_os_user
 from postgres_binaries import Binaries, find_binaries, make_runnable
 
 SUPERUSER = "interlock"
@@ -54,10 +58,6 @@ FORGETFUL = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "o
 
 class PostgresFailed(Exception):
     """The server could not be set up or started; the text says why and what to do."""
-
-
-class FolderInUse(PostgresFailed):
-    """Another live process uses this data folder."""
 
 
 class Postgres:
@@ -105,16 +105,13 @@ class Postgres:
 
     def create_database(self, name: str) -> None:
         """Make a database unless it exists."""
-        import psycopg
-        from psycopg import sql
-
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone()
             if found is None:
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
 
     def start(self) -> None:
-        """Start the server and return when it takes connections. Raises `PostgresFailed` or `NoPostgres`."""
+        """Start the server and return when it takes connections. Raises `PostgresFailed`, `NoPostgres`, `NoOsUser`, `FolderInUse`."""
         self._lock = lock_folder(self.folder)
         try:
             self._start()
@@ -135,7 +132,7 @@ class Postgres:
         version = self._cluster / "PG_VERSION"
         made = version.exists()
         binaries = self._wanted or find_binaries(int(version.read_text().split(".")[0]) if made else None)
-        user = _find_os_user(self._cluster) if os.geteuid() == 0 else None
+        user = find_os_user(self._cluster) if os.geteuid() == 0 else None
         binaries = make_runnable(binaries, user)
         self._own_home(user)
         self._read_secrets()
@@ -183,7 +180,7 @@ class Postgres:
         A folder below a closed one (root's home, say) is reached through a descriptor that root opens and the
         server inherits: Linux follows /proc/self/fd/N without walking the path, so nothing must be opened up.
         """
-        if user is None or _can_enter(self._home, user):
+        if user is None or can_enter(self._home, user):
             yield self._home, ()
             return
         if not Path("/proc/self/fd").is_dir():
@@ -198,37 +195,31 @@ class Postgres:
 
     def _make_cluster(self, binaries: Binaries, user: OsUser | None, home: Path, keep_fds: tuple[int, ...]) -> None:
         """initdb, whole or not at all: a start that was killed in the middle is begun again."""
-        shutil.rmtree(self._home / "new", ignore_errors=True)
+        for unfinished in self._home.glob("new-*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
+        draft = f"new-{secrets.token_hex(4)}"
         password_file = self._home / "password"
         write_private(password_file, self._password)
         if user is not None:
             os.chown(password_file, user.uid, user.gid)
         # Byte order and the same on every machine; builtin needs no locale of the system, but Postgres 17.
-        locale = (
-            ("--locale=C",) if binaries.major < 17 else ("--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
-        )
+        builtin = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8") if binaries.major >= 17 else ()
         command = [
             str(binaries.folder / "initdb"),
-            *("-D", str(home / "new"), "-U", SUPERUSER, "-E", "UTF8", *locale),
+            *("-D", str(home / draft), "-U", SUPERUSER, "-E", "UTF8", "--locale=C", *builtin),
             *("-A", "scram-sha-256", f"--pwfile={home / 'password'}", "--no-instructions"),
             *(() if self._durable else ("--no-sync",)),
         ]
         try:
-            run = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                cwd="/",
-                env=_environment(user),
-                pass_fds=keep_fds,
-                **({} if user is None else {"user": user.uid, "group": user.gid, "extra_groups": []}),  # type: ignore[arg-type]
-            )
+            with tempfile.TemporaryFile() as output:
+                code = guard.start(command, output=output, user=user, environment=_environment(user), keep_fds=keep_fds).wait()
+                output.seek(0)
+                told = output.read().decode(errors="replace")
         finally:
             password_file.unlink()
-        if run.returncode != 0:
-            raise PostgresFailed(f"initdb failed in {self._home}:\n{run.stdout}{run.stderr}")
-        (self._home / "new").rename(self._cluster)
+        if code != 0:
+            raise PostgresFailed(f"initdb failed in {self._home}:\n{told}")
+        (self._home / draft).rename(self._cluster)
 
     def _clear_predecessor(self) -> None:
         """Wait for the end of a server that an earlier owner left here, then remove what it left.
@@ -237,14 +228,16 @@ class Postgres:
         killed too is stopped here. A pid file is believed only if that process works in this folder: after a
         restart of the machine, or in another container, the pid belongs to somebody else.
         """
-        for number in (None, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
-            for pid in (left := _processes_in(self._cluster)) if number else ():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number or 0)
-            if _wait_until(lambda: not _processes_in(self._cluster), 8.0):
+        gone = _wait_until(lambda: not _processes_in(self._cluster), 8.0)
+        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+            if gone:
                 break
-        else:
-            raise PostgresFailed(f"processes {left} of an earlier server in {self._cluster} do not end")
+            for pid in _processes_in(self._cluster):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            gone = _wait_until(lambda: not _processes_in(self._cluster), 8.0)
+        if not gone:
+            raise PostgresFailed(f"processes {_processes_in(self._cluster)} of an earlier server in {self._cluster} do not end")
         (self._cluster / "postmaster.pid").unlink(missing_ok=True)
 
     def _run(self, binaries: Binaries, user: OsUser | None, home: Path, keep_fds: tuple[int, ...]) -> bool:
@@ -255,7 +248,7 @@ class Postgres:
             if log.stat().st_size > LOG_LIMIT:
                 log.replace(log.with_suffix(".log.1"))
         with log.open("ab") as output:
-            os.chmod(log, 0o600)
+            log.chmod(0o600)
             self._process = guard.start(
                 [
                     str(binaries.folder / "postgres"),
@@ -274,6 +267,7 @@ class Postgres:
         _wait_until(lambda: process.poll() is not None or self._is_ready(process.pid), None)
         if process.poll() is None:
             return True
+        process.stop()
         self._process = None
         tail = self._log_tail()
         if "could not bind" in tail or "could not create any TCP/IP sockets" in tail:
@@ -291,46 +285,6 @@ class Postgres:
         with contextlib.suppress(FileNotFoundError):
             return "\n".join((self.folder / "postgres.log").read_text(errors="replace").splitlines()[-12:])
         return ""
-
-
-def lock_folder(folder: Path) -> IO[str]:
-    """Make `folder` if need be and take it for this process; closing the answer, or our end, frees it. Raises `FolderInUse`."""
-    # Root keeps the folder enterable for the user that the server runs as; everything private in it is 0600.
-    folder.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
-    file = (folder / "lock").open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        holder = file.read().strip()
-        file.close()
-        raise FolderInUse(f"{folder} is in use by process {holder}; stop it, or choose another folder with --data") from None
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return file
-
-
-def _find_os_user(cluster: Path) -> OsUser:
-    """Whom the server runs as when we are root: the owner of its data, else an unprivileged user of every system.
-
-    initdb looks its user up, so a number without a name does not do.
-    """
-    with contextlib.suppress(FileNotFoundError, KeyError):
-        if (uid := cluster.stat().st_uid) != 0:
-            entry = pwd.getpwuid(uid)
-            return OsUser(entry.pw_uid, entry.pw_gid, "/")
-    for name in ("interlock", "postgres", "nobody", "daemon"):
-        with contextlib.suppress(KeyError):
-            entry = pwd.getpwnam(name)
-            return OsUser(entry.pw_uid, entry.pw_gid, "/")
-    raise PostgresFailed("Postgres refuses to run as root, and this system has no user postgres or nobody to run it as")
-
-
-def _can_enter(folder: Path, user: OsUser) -> bool:
-    """Tried rather than worked out from permission bits: access lists and mounts have a say."""
-    command = ["/bin/sh", "-c", 'cd "$1"', "sh", str(folder)]
-    return subprocess.run(command, user=user.uid, group=user.gid, extra_groups=[], cwd="/", capture_output=True).returncode == 0
 
 
 def _environment(user: OsUser | None) -> dict[str, str]:
@@ -355,7 +309,7 @@ def _processes_in(cluster: Path) -> list[int]:
 def _postmaster_by_pid_file(cluster: Path) -> list[int]:
     with contextlib.suppress(OSError, ValueError):
         pid = int((cluster / "postmaster.pid").read_text().split("\n")[0])
-        run = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True)
+        run = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], check=False, capture_output=True, text=True)
         return [pid] if "postgres" in run.stdout and str(cluster) in run.stdout else []
     return []
 
@@ -377,17 +331,6 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def write_private(path: Path, text: str) -> None:
-    """Replace a file whole, readable by its owner only."""
-    draft = path.with_name(path.name + ".new")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
 
 
 def _wait_until(condition: Callable[[], bool], seconds: float | None) -> bool:

@@ -19,8 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from guard import OsUser
+from os_user import runs_as
 
 OLDEST = 15
+COPIES = Path("/var/tmp")  # noqa: S108 (only a folder that is ours, whole and closed to others is run from there)
 SYSTEM_FOLDERS = (
     "/usr/lib/postgresql/*/bin",
     "/usr/pgsql-*/bin",
@@ -94,39 +96,22 @@ def read_version(folder: Path) -> Binaries | None:
     return Binaries(folder, match[1]) if match else None
 
 
-def make_runnable(binaries: Binaries, user: OsUser | None, copies: Path = Path("/var/tmp")) -> Binaries:
+def make_runnable(binaries: Binaries, user: OsUser | None, copies: Path = COPIES) -> Binaries:
     """The same programs where `user` can run them: as they are, or copied (once) below `copies`.
 
     A virtual environment in root's home is closed to every other user, and opening it would open the home.
     """
-    if user is None or _runs_as(binaries.folder, user):
+    if user is None or runs_as(binaries.folder / "postgres", user):
         return binaries
     target = copies / f"interlock-postgres-{binaries.version}-{os.geteuid()}"
     _copy_tree(binaries.folder.parent, target)
     copy = Binaries(target / "bin", binaries.version)
-    if not _runs_as(copy.folder, user):
+    if not runs_as(copy.folder / "postgres", user):
         raise NoPostgres(
             f"The Postgres programs in {binaries.folder} cannot be run by uid {user.uid} (Postgres refuses to run as "
             f"root), nor can their copy in {target}: is {copies} mounted noexec?"
         )
     return copy
-
-
-def _runs_as(folder: Path, user: OsUser) -> bool:
-    """Tried rather than worked out: permissions, access lists and mount options all have a say."""
-    try:
-        subprocess.run(
-            [folder / "postgres", "--version"],
-            check=True,
-            capture_output=True,
-            user=user.uid,
-            group=user.gid,
-            extra_groups=[],
-            cwd="/",
-        )
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return True
 
 
 def _copy_tree(source: Path, target: Path) -> None:

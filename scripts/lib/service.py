@@ -18,6 +18,9 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.routing import Route
 
+from interlock_core.db import Database
+from interlock_core.http import compose
+from interlock_core.settings import Settings
 from template import ROOT, Function, read_functions
 
 STREAM = ROOT / "functions" / "stream"
@@ -29,18 +32,15 @@ class RouteMissing(Exception):
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A function that runs by the clock: `run(database)` every `every_seconds`."""
+    """A function that runs by the clock: `run(database, settings)` every `every_seconds`."""
 
     name: str
     every_seconds: float
-    run: Callable[[Any], Awaitable[dict[str, Any]]]
+    run: Callable[[Database, Settings], Awaitable[dict[str, Any]]]
 
 
-def build_app(functions: Iterable[Function] | None = None) -> Starlette:
-    """The flat app. Its host sets `app.state.database` (and whatever else the functions ask for) before the first request.
-
-    Raises `RouteMissing`.
-    """
+def build_app(settings: Settings | None = None, functions: Iterable[Function] | None = None) -> Starlette:
+    """The flat app. Its host sets `app.state.database` before the first request. Raises `RouteMissing`."""
     routes: list[Route] = []
     apps: list[Starlette] = []
     for function in read_functions() if functions is None else functions:
@@ -57,9 +57,10 @@ def build_app(functions: Iterable[Function] | None = None) -> Starlette:
         stream = _load(STREAM).app
         apps.append(stream)
         routes += [route for route in stream.routes if isinstance(route, Route) and not _serves(routes, route)]
-    # All functions are made alike by the core, so the first one's edge is everyone's.
-    first = apps[0]
-    return Starlette(routes=_merge(routes), middleware=first.user_middleware, exception_handlers=first.exception_handlers)
+    flat = compose(_merge(routes), settings)
+    # What the OpenAPI document is made of, were this the app of one function.
+    flat.state.endpoints = tuple(endpoint for app in apps for endpoint in getattr(app.state, "endpoints", ()))
+    return flat
 
 
 def load_scheduled(functions: Iterable[Function] | None = None) -> list[Scheduled]:
@@ -77,7 +78,8 @@ def _load(folder: Path) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, folder / "app.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     before = set(sys.modules)
     sys.path.insert(0, str(folder))

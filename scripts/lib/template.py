@@ -52,7 +52,7 @@ def _read_tag(loader: _Loader, suffix: str, node: yaml.Node) -> dict[str, Any]:
     return {name: loader.construct_mapping(node, deep=True)}
 
 
-_Loader.add_multi_constructor("!", _read_tag)  # type: ignore[no-untyped-call]
+_Loader.add_multi_constructor("!", _read_tag)
 
 
 def read_template(path: Path = ROOT / "template.yaml") -> dict[str, Any]:

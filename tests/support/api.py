@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+
 from interlock_core.db import Database
 from interlock_core.keys import bootstrap
-from starlette.applications import Starlette
 
 PROJECT = "test"
 

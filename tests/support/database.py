@@ -9,10 +9,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
+
 from interlock_core.db import Database
 from interlock_core.migrate import migrate
 from postgres import Postgres
-from psycopg import sql
 
 MIGRATIONS = Path(__file__).resolve().parents[2] / "migrations"
 TEMPLATE = "template_interlock"
