@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,15 @@ def test_programs_can_be_run() -> None:
 def test_migrations_are_numbered_without_gaps() -> None:
     names = sorted(path.name for path in (ROOT / "migrations").glob("*.sql"))
     assert [name[:5] for name in names] == [f"{number:04}_" for number in range(1, len(names) + 1)]
+
+
+def test_shell_programs_parse() -> None:
+    shell = [
+        path
+        for path in tracked()
+        if path.suffix == ".sh" or (not path.suffix and path.read_bytes()[:32].startswith(b"#!/usr/bin/env bash"))
+    ]
+    assert shell
+    for path in shell:
+        checked = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, check=False)
+        assert checked.returncode == 0, checked.stderr

@@ -47,7 +47,8 @@ def test_sql_text_lives_in_sql_files(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SQL_FILES, ids=short)
 def test_a_sql_file_says_what_it_does_and_is_used(path: Path) -> None:
-    assert path.read_text(encoding="utf-8").startswith("--"), "the header says what moves and what it locks"
+    first = path.read_text(encoding="utf-8").partition("\n")[0]
+    assert first.startswith("-- ") is not first.startswith("-- ::"), "the header says what moves and what it locks"
     assert any(f'"{path.stem}"' in module.read_text(encoding="utf-8") for module in CORE_FILES), "nothing calls it"
 
 
