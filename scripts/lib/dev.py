@@ -18,18 +18,20 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-import demo
+import psycopg
 import uvicorn
 import uvloop
+from starlette.applications import Starlette
 
 from data_folder import FolderInUse, lock_folder, write_private
+from demo import Demo
 from interlock_core.db import Database
 from interlock_core.keys import bootstrap
 from interlock_core.migrate import MigrationError, migrate
-from interlock_core.settings import Settings
+from interlock_core.settings import Settings, SettingsError
 from os_user import NoOsUser
 from postgres import Postgres, PostgresFailed
-from postgres_binaries import NoPostgres
+from postgres_binaries import OLDEST, NoPostgres
 from service import Scheduled, build_app, load_scheduled
 from template import ROOT
 
@@ -49,24 +51,37 @@ class DatabaseEnded(Exception):
     """The embedded server ended while it was in use."""
 
 
+class DatabaseTooOld(Exception):
+    """The given database is of a Postgres that we do not support."""
+
+
+class PortTaken(Exception):
+    """The wanted port is not free."""
+
+
+REFUSALS = (
+    *(PostgresFailed, NoPostgres, NoOsUser, FolderInUse, PortTaken),
+    *(DatabaseEnded, DatabaseTooOld, MigrationError, SettingsError, psycopg.OperationalError),
+)
+
+
 def main() -> int:
     arguments = read_arguments()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     folder: Path = arguments.data.resolve()
     try:
         with open_database(folder, arguments.database_url) as (url, server), listen(arguments.port) as listener:
-            applied = migrate(url, ROOT / "migrations")
-            if applied:
-                print(f"Database brought up to date: {', '.join(applied)}", flush=True)
+            prepare_database(url)
             port = listener.getsockname()[1]
             service_url = f"http://127.0.0.1:{port}"
             configure(url, service_url)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(serve(folder, url, server, listener, service_url, arguments.demo))
-    except (PostgresFailed, NoPostgres, NoOsUser, FolderInUse, MigrationError, DatabaseEnded, PortTaken) as error:
-        print(f"scripts/dev: {error}", file=sys.stderr)
+                return runner.run(serve(folder, url, server, listener, service_url, arguments.demo))
+    except KeyboardInterrupt:
+        return 130
+    except REFUSALS as error:
+        print(f"scripts/dev: {str(error).strip()}", file=sys.stderr)
         return 1
-    return 0
 
 
 def read_arguments() -> argparse.Namespace:
@@ -86,10 +101,6 @@ def read_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-class PortTaken(Exception):
-    """The wanted port is not free."""
-
-
 @contextlib.contextmanager
 def open_database(folder: Path, database_url: str | None) -> Iterator[tuple[str, Postgres | None]]:
     """The address of the database to use, and the server if it is ours. Holds the data folder meanwhile."""
@@ -100,6 +111,17 @@ def open_database(folder: Path, database_url: str | None) -> Iterator[tuple[str,
     with Postgres(folder) as server:
         server.create_database("interlock")
         yield server.url("interlock"), server
+
+
+def prepare_database(url: str) -> None:
+    """Bring the schema up to date. Raises `DatabaseTooOld`, `MigrationError`, `psycopg.OperationalError`."""
+    with psycopg.connect(url, connect_timeout=10) as connection:
+        version = connection.info.server_version
+        if version < OLDEST * 10_000:
+            raise DatabaseTooOld(f"the database is Postgres {version // 10_000}; Interlock needs {OLDEST} or newer")
+    applied = migrate(url, ROOT / "migrations")
+    if applied:
+        print(f"Database brought up to date: {', '.join(applied)}", flush=True)
 
 
 @contextlib.contextmanager
@@ -126,20 +148,48 @@ def configure(database_url: str, service_url: str) -> None:
 
 async def serve(
     folder: Path, url: str, server: Postgres | None, listener: socket.socket, service_url: str, with_demo: bool
-) -> None:
-    """Serve until a signal says to stop. Raises `DatabaseEnded`."""
+) -> int:
+    """Serve until a signal says to stop; returns the exit status. Raises `DatabaseEnded`."""
     settings = Settings.from_environment()
     app = build_app(settings)
     async with open_pool(settings) as database:
         app.state.database = database
-        stored = read_keys(folder / "dev.json")
-        keys = await bootstrap(database, PROJECT, stored)
+        keys = await bootstrap(database, PROJECT, read_keys(folder / "dev.json"))
         info = {"serviceUrl": service_url, "streamUrl": service_url, "databaseUrl": url, "project": PROJECT, "keys": keys}
         write_private(folder / "dev.json", json.dumps(info, indent=2) + "\n")
-        web = Web(
+
+        web = Web(app)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, web.stop)
+        jobs = [asyncio.create_task(run_on_schedule(job, database, settings)) for job in load_scheduled()]
+        jobs.append(asyncio.create_task(watch_database(server, web)))
+        serving = asyncio.create_task(web.serve(sockets=[listener]))
+        print_info(info, folder)
+        demo = Demo(folder) if with_demo else None
+        told = asyncio.create_task(web.told.wait())
+        await asyncio.wait((told, serving), return_when=asyncio.FIRST_COMPLETED)
+
+        # The demo's worker first: it drains through the service.
+        status = 0 if demo is None else await asyncio.to_thread(demo.stop)
+        web.should_exit = True
+        await serving
+        for job in jobs:
+            job.cancel()
+        for ended in await asyncio.gather(*jobs, return_exceptions=True):
+            if isinstance(ended, DatabaseEnded):
+                raise ended
+        return status
+
+
+class Web(uvicorn.Server):
+    """uvicorn, with the signals left to us: it would raise them again when it has ended, before the database is stopped."""
+
+    def __init__(self, app: Starlette) -> None:
+        super().__init__(
             uvicorn.Config(
                 app,
                 http="httptools",
+                lifespan="on",
                 access_log=False,
                 log_config=None,
                 timeout_graceful_shutdown=GRACE_SECONDS,
@@ -147,22 +197,7 @@ async def serve(
                 backlog=2048,
             )
         )
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, web.stop)
-        jobs = [asyncio.create_task(run_on_schedule(job, database, settings)) for job in load_scheduled()]
-        watch = asyncio.create_task(watch_database(server, web))
-        serving = asyncio.create_task(web.serve(sockets=[listener]))
-        show = asyncio.create_task(present(info, folder, web, with_demo))
-        await serving
-        for task in (show, *jobs):
-            task.cancel()
-        await asyncio.gather(show, *jobs, return_exceptions=True)
-        if not watch.cancel():
-            watch.result()
-
-
-class Web(uvicorn.Server):
-    """uvicorn, with the signals left to us: it would raise them again when it has ended, before the database is stopped."""
+        self.told = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -170,12 +205,8 @@ class Web(uvicorn.Server):
 
     def stop(self) -> None:
         """Stop politely; called again, at once."""
-        self.force_exit = self.should_exit
-        self.should_exit = True
-
-    async def wait_until_started(self) -> None:
-        while not self.started:  # noqa: ASYNC110 (uvicorn tells it by a flag)
-            await asyncio.sleep(0.01)
+        self.force_exit = self.told.is_set()
+        self.told.set()
 
 
 @contextlib.asynccontextmanager
@@ -216,20 +247,16 @@ def read_keys(path: Path) -> dict[str, str]:
     return {}
 
 
-async def present(info: dict[str, Any], folder: Path, web: Web, with_demo: bool) -> None:
-    await web.wait_until_started()
+def print_info(info: dict[str, Any], folder: Path) -> None:
     lines = [
         f"Interlock serves on {info['serviceUrl']}",
-        f"  stream    {info['streamUrl']}/v1/stream",
-        f"  database  {info['databaseUrl']}",
-        f"  data      {folder}",
+        f"  stream         {info['streamUrl']}/v1/stream",
+        f"  database       {info['databaseUrl']}",
         *(f"  {kind:<14} {key}" for kind, key in info["keys"].items()),
-        f"  (all of it for programs: {folder / 'dev.json'})",
+        f"  for programs   {folder / 'dev.json'}",
         "Ctrl-C stops everything.",
     ]
     print("\n".join(lines), flush=True)
-    if with_demo:
-        await demo.run(info, folder)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,143 @@
+"""scripts/dev as its user meets it: one process that serves everything, remembers its keys, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+
+from support.dev_service import DevService, StartService
+from support.owner import is_alive
+from support.waiting import wait_until
+
+KINDS = ["task-producer", "task-worker", "operator", "metrics", "admin"]
+
+
+def children_of(pid: int) -> list[int]:
+    """Every process below this one."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in path.read_text().split():
+            found += [int(child), *children_of(int(child))]
+    return found
+
+
+def submit(service: DevService, name: str) -> str:
+    with service.client() as client:
+        answer = client.post("/v1/tasks", json={"type": "demo/hello", "schemaVersion": 1, "input": {"name": name}})
+    assert answer.status_code == 201, answer.text
+    task_id: str = answer.json()["id"]
+    return task_id
+
+
+def test_dev_json_says_where_and_with_which_keys(service_with_database: DevService) -> None:
+    path = service_with_database.data / "dev.json"
+    assert path.stat().st_mode & 0o777 == 0o600
+    info = json.loads(path.read_text())
+    assert list(info) == ["serviceUrl", "streamUrl", "databaseUrl", "project", "keys"]
+    assert sorted(info["keys"]) == sorted(KINDS)
+    assert info["serviceUrl"] in service_with_database.output.read_text()
+    with psycopg.connect(info["databaseUrl"]) as connection:
+        assert connection.execute("SELECT count(*) FROM tasks").fetchone() == (0,)
+    for kind in KINDS:
+        with service_with_database.client(kind) as client:
+            assert client.get("/v1/config").status_code == 200
+
+
+def test_sigterm_stops_everything_within_10_seconds_with_streams_open(service_with_database: DevService) -> None:
+    service = service_with_database
+    below = children_of(service.pid)
+    assert len(below) > 2  # the guard, the database and its own
+    query = {"workerId": "w", "instanceId": "i", "pool": "default", "types": "demo/hello@1"}
+    with service.client("task-worker") as client, client.stream("GET", "/v1/stream", params=query) as stream:
+        assert stream.status_code == 200
+        next(stream.iter_bytes())
+        assert service.terminate() < 10
+    wait_until(lambda: not [pid for pid in below if is_alive(pid)], timeout=2)
+
+
+def test_kill_9_loses_nothing_and_the_next_start_recovers_with_the_same_keys(service_with_database: DevService) -> None:
+    service = service_with_database
+    before = dict(service.info)
+    below = children_of(service.pid)
+    ids = [submit(service, f"n{n}") for n in range(20)]
+    service.kill()
+    service.restart()
+    assert service.info == before
+    with service.client() as client:
+        assert all(client.get(f"/v1/tasks/{task_id}").json()["status"] == "queued" for task_id in ids)
+    assert not [pid for pid in below if is_alive(pid)]
+
+
+def test_kill_9_of_the_database_too_loses_nothing(service_with_database: DevService) -> None:
+    service = service_with_database
+    ids = [submit(service, f"n{n}") for n in range(20)]
+    for pid in [*children_of(service.pid), service.pid]:
+        os.kill(pid, signal.SIGKILL)
+    service.kill()
+    service.restart()
+    with service.client() as client:
+        assert all(client.get(f"/v1/tasks/{task_id}").json()["status"] == "queued" for task_id in ids)
+
+
+def test_the_end_of_the_database_ends_the_service_with_a_reason(service_with_database: DevService) -> None:
+    service = service_with_database
+    guard = Path(f"/proc/{service.pid}/task/{service.pid}/children").read_text().split()[0]
+    postmaster = int(Path(f"/proc/{guard}/task/{guard}/children").read_text().split()[0])
+    os.kill(postmaster, signal.SIGKILL)
+    assert service.wait(15) == 1
+    assert "postgres.log" in service.output.read_text()
+
+
+def test_a_second_node_shares_the_first_ones_database(service: DevService, start_service: StartService) -> None:
+    second = start_service("--database-url", service.info["databaseUrl"])
+    assert second.url != service.url
+    task_id = submit(service, "Ada")
+    with second.client("operator") as client:
+        assert client.get(f"/v1/tasks/{task_id}").json()["status"] == "queued"
+
+
+def test_one_data_folder_serves_one_process(service: DevService) -> None:
+    script = Path(__file__).resolve().parents[2] / "scripts" / "dev"
+    command = [script, "--port", "0", "--data", service.data, "--database-url", service.info["databaseUrl"]]
+    run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 1
+    assert f"in use by process {service.pid}" in run.stderr
+    assert "--data" in run.stderr
+    assert httpx.get(service.url + "/readyz").status_code == 200
+
+
+def test_a_taken_port_is_named(tmp_path: Path, database_url: str) -> None:
+    script = Path(__file__).resolve().parents[2] / "scripts" / "dev"
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        command = [script, "--port", port, "--data", tmp_path / "data", "--database-url", database_url]
+        run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 1
+    assert f"port {port}" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_an_unreachable_database_is_named_without_its_password(tmp_path: Path) -> None:
+    script = Path(__file__).resolve().parents[2] / "scripts" / "dev"
+    command = [script, "--port", "0", "--data", tmp_path / "data", "--database-url", "postgresql://u:secret-word@127.0.0.1:1/x"]
+    run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 1
+    assert "127.0.0.1" in run.stderr
+    assert "secret-word" not in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_ctrl_c_and_a_closed_terminal_stop_it_too(service: DevService, number: int) -> None:
+    os.kill(service.pid, number)
+    assert service.wait(10) == 0
