@@ -44,7 +44,7 @@ find_uv() {
         pip=("$tools/pip/bin/python" -m pip)
     fi
     # --target and not an environment: nothing of the system is touched, and a managed system Python allows it.
-    "${pip[@]}" install --quiet --disable-pip-version-check --root-user-action ignore --upgrade --target "$tools/uv" 'uv>=0.8' >&2 ||
+    "${pip[@]}" install -qq --disable-pip-version-check --root-user-action ignore --upgrade --target "$tools/uv" 'uv>=0.8' >&2 ||
         fail "uv could not be installed with pip; the reason is above."
     printf '%s\n' "$own"
 }
@@ -68,6 +68,10 @@ bootstrap() {
 
     if [[ ! -w ${UV_CACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-/nonexistent}}} ]]; then
         export UV_CACHE_DIR=$tools/cache
+    fi
+    # Trust whom the system trusts: a company's own certificate authority is known there, and pip asks there too.
+    if [[ -z ${SSL_CERT_FILE:-} && (-f /etc/ssl/certs/ca-certificates.crt || -f /etc/pki/tls/certs/ca-bundle.crt || $(uname) == Darwin) ]]; then
+        export UV_SYSTEM_CERTS=1 UV_NATIVE_TLS=1
     fi
     # Two scripts of one fresh clone must not build the environment at the same time.
     if command -v flock >/dev/null; then
