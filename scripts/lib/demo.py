@@ -1,6 +1,6 @@
 """`scripts/dev --demo`: a worker process, a producer, two tasks, and what became of them.
 
-Run as a script it is the demo itself, a process beside the service; `Demo` is the host's hold on it.
+A process beside the service that `scripts/dev` starts and stops: it knows the SDK, which the service never meets.
 """
 
 from __future__ import annotations
@@ -20,23 +20,6 @@ from template import ROOT
 
 EXAMPLES = ROOT / "sdk" / "python" / "examples"
 WAIT_SECONDS = 60.0
-
-
-class Demo:
-    """The demo's process and, below it, its worker."""
-
-    def __init__(self, folder: Path) -> None:
-        sys.stdout.flush()
-        self._process = guard.start(
-            [sys.executable, __file__, str(folder / "dev.json")],
-            output=sys.stdout.fileno(),
-            cwd=ROOT,
-            stop_plan=((signal.SIGTERM, 4.0), (signal.SIGKILL, 2.0)),
-        )
-
-    def stop(self) -> int:
-        """End it, worker included; returns 1 if it had failed."""
-        return 1 if self._process.stop() else 0
 
 
 def main(dev_json: Path) -> int:

@@ -23,8 +23,8 @@ import uvicorn
 import uvloop
 from starlette.applications import Starlette
 
+import guard
 from data_folder import FolderInUse, lock_folder, write_private
-from demo import Demo
 from interlock_core.db import Database
 from interlock_core.keys import bootstrap
 from interlock_core.migrate import MigrationError, migrate
@@ -165,12 +165,12 @@ async def serve(
         jobs.append(asyncio.create_task(watch_database(server, web)))
         serving = asyncio.create_task(web.serve(sockets=[listener]))
         print_info(info, folder)
-        demo = Demo(folder) if with_demo else None
+        demo = start_demo(folder) if with_demo else None
         told = asyncio.create_task(web.told.wait())
         await asyncio.wait((told, serving), return_when=asyncio.FIRST_COMPLETED)
 
         # The demo's worker first: it drains through the service.
-        status = 0 if demo is None else await asyncio.to_thread(demo.stop)
+        status = 0 if demo is None else min(1, await asyncio.to_thread(demo.stop))
         web.should_exit = True
         await serving
         for job in jobs:
@@ -257,6 +257,16 @@ def print_info(info: dict[str, Any], folder: Path) -> None:
         "Ctrl-C stops everything.",
     ]
     print("\n".join(lines), flush=True)
+
+
+def start_demo(folder: Path) -> guard.Guarded:
+    """The demo in a process of its own, with its worker below it; its exit status says whether it worked."""
+    return guard.start(
+        [sys.executable, str(ROOT / "scripts" / "lib" / "demo.py"), str(folder / "dev.json")],
+        output=sys.stdout.fileno(),
+        cwd=ROOT,
+        stop_plan=((signal.SIGTERM, 4.0), (signal.SIGKILL, 2.0)),
+    )
 
 
 if __name__ == "__main__":
