@@ -3,32 +3,34 @@
     request → one try after another, until an answer counts or the time is over
     send    → one try: stale connections, timeouts and foreign answers become errors of ours
 
-This is the only file (with `stream.py`) that talks HTTP. Every mutation of the protocol may be repeated after a lost
+This is the only file that talks HTTP. Every mutation of the protocol may be repeated after a lost
 answer, so a try that broke is repeated whatever it was, unless the caller says `repeatable=False`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import httpx
 
-from interlock.answers import read_answer
+from interlock.answers import foreign_answer, read_answer
 from interlock.backoff import Backoff
 from interlock.errors import ApiError, ConfigurationError, InterlockError, Unreachable
 from interlock.json_text import encode
-from interlock.settings import KeyKind, Secret, check_url, find_key, find_url
+from interlock.settings import KeyKind, check_url, find_key, find_url
 from interlock.version import VERSION
 
 log = logging.getLogger("interlock")
 
-Params = Mapping[str, "str | int | float | bool | None | Sequence[str | int]"]
+Params = Mapping[str, "str | int | float | bool | Sequence[str | int] | None"]
 
 LONGEST_ANSWER = 64 * 1024 * 1024
 """Bytes. The service's answers end at 6 MB; something that sends more is not the service."""
@@ -81,13 +83,15 @@ class Client:
         url: str | None = None,
         repeatable: bool = True,
         stop: Callable[[], bool] | None = None,
+        on_send: Callable[[], None] | None = None,
     ) -> dict[str, Any]:
         """The JSON object that the service answers with ({} for an empty answer).
 
         `json` is encoded once, exactly; `content` is a body already encoded. `timeout` (seconds, absent: the
         client's) bounds all tries together. `url` is another host of the same service (the stream's). With
         `repeatable=False` a try whose request may have reached the service is not repeated. `stop`, when true, ends
-        the retries. Raises ApiError (refused), Unreachable (time over), NotJson, ConfigurationError (redirected).
+        the retries; `on_send` is called just before each try. Raises ApiError (refused), Unreachable (time over),
+        NotJson, ConfigurationError (redirected).
         """
         if content is None and json is not None:
             content = encode(json, "the request")
@@ -96,6 +100,8 @@ class Client:
         backoff = Backoff(first=0.1, longest=10.0)
         target = (check_url(url) if url else self.url) + path
         while True:
+            if on_send is not None:
+                on_send()
             try:
                 return self.send(method, target, content, params, deadline)
             except ApiError as error:
@@ -116,9 +122,7 @@ class Client:
             if not self._pause(delay, stop):
                 raise last
 
-    def send(
-        self, method: str, target: str, content: bytes | None, params: Params | None, deadline: float
-    ) -> dict[str, Any]:
+    def send(self, method: str, target: str, content: bytes | None, params: Params | None, deadline: float) -> dict[str, Any]:
         """One try. Raises _Broken where no answer came, ApiError where a bad one did."""
         left = deadline - time.monotonic()
         if left <= 0:
@@ -142,6 +146,28 @@ class Client:
             raise describe_break(error, target) from quiet(error)
         return read_answer(response.status_code, response.headers, body, target)
 
+    def open_stream(self, url: str, path: str, params: Params, read_timeout: float) -> EventStream:
+        """A stream of server-sent events, open. `read_timeout` (seconds) is the longest silence that is not a fault.
+
+        Raises ApiError when it is refused, Unreachable when it cannot be opened, ConfigurationError when redirected.
+        """
+        target = check_url(url) + path
+        http = open_connections(read_timeout)
+        try:
+            headers = {**self.headers(), "Accept": "text/event-stream", "Cache-Control": "no-store"}
+            request = http.build_request("GET", target, params=dict(params), headers=headers)
+            response = http.send(request, stream=True, follow_redirects=False)
+            if response.status_code != 200:
+                read_answer(response.status_code, response.headers, read_body(response, time.monotonic() + 10), target)
+                raise foreign_answer(response.status_code, response.headers, retryable=True)
+        except httpx.RequestError as error:
+            http.close()
+            raise Unreachable(describe_break(error, target).text) from quiet(error)
+        except BaseException:
+            http.close()
+            raise
+        return EventStream(http, response, target)
+
     def headers(self) -> dict[str, str]:
         """The headers of a call, the key among them: given to no log, and to no other host."""
         return {"Authorization": f"Bearer {self._key.reveal()}", "User-Agent": USER_AGENT, "Accept": "application/json"}
@@ -155,7 +181,7 @@ class Client:
 
     def _http(self) -> httpx.Client:
         if self._pid != os.getpid():
-            self._after_fork()
+            self.forget_parent()
         http = self._connections
         if http is None:
             with self._lock:
@@ -178,12 +204,43 @@ class Client:
         self._lock = threading.Lock()
         self._connections = None
 
-    def _after_fork(self) -> None:
+    def forget_parent(self) -> None:
+        """Start afresh in a child process."""
         # The parent's sockets are shared with us: they are neither used nor closed (closing TLS would say goodbye on
         # the parent's connection), only kept out of the collector's reach.
         if self._connections is not None:
             _parents.append(self._connections)
         self._reset()
+
+
+class EventStream:
+    """The lines of an open stream. Connections of its own: a stream that hangs must not take one from the calls."""
+
+    def __init__(self, http: httpx.Client, response: httpx.Response, target: str) -> None:
+        self._http = http
+        self._response = response
+        self._target = target
+
+    def lines(self) -> Iterator[str]:
+        """Each line as it comes; ends when the server ends it. Raises Unreachable when it breaks or falls silent."""
+        try:
+            yield from self._response.iter_lines()
+        except (httpx.RequestError, httpx.StreamError, OSError) as error:
+            raise Unreachable(f"the stream broke: {type(error).__name__}") from None
+
+    def interrupt(self) -> None:
+        """End a read that another thread is in."""
+        stream = self._response.extensions.get("network_stream")
+        connection = stream.get_extra_info("socket") if stream is not None else None
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close it, by the thread that reads it."""
+        with contextlib.suppress(httpx.RequestError, OSError):
+            self._response.close()
+        self._http.close()
 
 
 class _Broken(InterlockError):
@@ -236,7 +293,7 @@ def quiet(error: httpx.RequestError) -> httpx.RequestError | None:
 
 def _forget_parents_connections() -> None:
     for client in list(_clients):
-        client._after_fork()
+        client.forget_parent()
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -246,4 +303,4 @@ if hasattr(os, "register_at_fork"):
     # A lock that another thread held at the fork would stay locked in the child for ever.
     os.register_at_fork(after_in_child=_forget_parents_connections)
 
-__all__ = ["USER_AGENT", "Client", "Secret", "open_connections"]
+__all__ = ["USER_AGENT", "Client", "EventStream"]

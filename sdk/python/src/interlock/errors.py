@@ -102,8 +102,7 @@ class ApiError(InterlockError):
         text = self.detail or self.title
         if text:
             parts.append(f": {text}")
-        for item in self.errors[:5]:
-            parts.append(f" [{item.get('pointer', '')}: {item.get('message', '')}]")
+        parts += [f" [{item.get('pointer', '')}: {item.get('message', '')}]" for item in self.errors[:5]]
         if self.next:
             parts.append(f" {self.next}")
         if self.request_id:
@@ -150,9 +149,7 @@ class HandlerSignal(InterlockError):
 
     default_code = "HANDLER_SIGNAL"
 
-    def __init__(
-        self, message: str = "", *, code: str | None = None, details: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, message: str = "", *, code: str | None = None, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.code = code or self.default_code

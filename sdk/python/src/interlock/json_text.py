@@ -30,43 +30,39 @@ def decode(data: bytes | str) -> Any:
     return json.loads(data)
 
 
-def find_fault(value: Any) -> tuple[str, str | None]:
+def find_fault(value: Any, pointer: str = "", above: tuple[Any, ...] = ()) -> tuple[str, str | None]:
     """The JSON Pointer of the first place that JSON cannot carry, and why; ("", None) if none was found."""
-    trail: set[int] = set()
+    if isinstance(value, (dict, list, tuple)):
+        if any(value is other for other in above):
+            return pointer, "it contains itself"
+        if len(above) >= DEEPEST:
+            return pointer, f"nested deeper than {DEEPEST}"
+        for key, member in value.items() if isinstance(value, dict) else enumerate(value):
+            if not isinstance(key, (str, int, float, type(None))):
+                return pointer, f"a key of type {type(key).__name__}"
+            found = find_fault(member, f"{pointer}/{escape(str(key))}", (*above, value))
+            if isinstance(key, str) and has_surrogate(key):
+                return pointer, "a key with a lone surrogate"
+            if found[1]:
+                return found
+        return "", None
+    reason = find_scalar_fault(value)
+    return (pointer, reason) if reason else ("", None)
 
-    def look(item: Any, pointer: str, depth: int) -> tuple[str, str] | None:
-        if item is None or isinstance(item, bool):
-            return None
-        if isinstance(item, str):
-            return (pointer, "a lone surrogate") if has_surrogate(item) else None
-        if isinstance(item, int):
-            try:
-                int.__repr__(item)
-            except ValueError:
-                return pointer, "an integer of more digits than the protocol takes"
-            return None
-        if isinstance(item, float):
-            return (pointer, f"{item!r} is not a JSON number") if not math.isfinite(item) else None
-        if isinstance(item, (dict, list, tuple)):
-            if depth > DEEPEST:
-                return pointer, f"nested deeper than {DEEPEST}" if id(item) not in trail else "it contains itself"
-            trail.add(id(item))
-            pairs = item.items() if isinstance(item, dict) else enumerate(item)
-            for key, member in pairs:
-                place = f"{pointer}/{escape(str(key))}"
-                if isinstance(item, dict):
-                    if not isinstance(key, (str, int, float, bool, type(None))):
-                        return place, f"a key of type {type(key).__name__}"
-                    if isinstance(key, str) and has_surrogate(key):
-                        return pointer, "a key with a lone surrogate"
-                found = look(member, place, depth + 1)
-                if found:
-                    return found
-            trail.discard(id(item))
-            return None
-        return pointer, f"a value of type {type(item).__name__}"
 
-    return look(value, "", 1) or ("", None)
+def find_scalar_fault(value: Any) -> str | None:
+    """Why JSON cannot carry a value that holds no others; None if it can."""
+    if isinstance(value, str):
+        return "a lone surrogate" if has_surrogate(value) else None
+    if isinstance(value, int):
+        try:
+            int.__repr__(value)
+        except ValueError:
+            return "an integer of more digits than the protocol takes"
+        return None
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"{value!r} is not a JSON number"
+    return None if value is None else f"a value of type {type(value).__name__}"
 
 
 def has_surrogate(text: str) -> bool:

@@ -82,8 +82,7 @@ def find_url(given: str | None, profile: str | None = None) -> str:
     url = given or os.environ.get("INTERLOCK_URL") or read_profile(profile).get("url")
     if not url or not isinstance(url, str):
         raise ConfigurationError(
-            "no service URL: pass url=…, set INTERLOCK_URL, or write a profile. "
-            "A local service prints its URL when it starts."
+            "no service URL: pass url=…, set INTERLOCK_URL, or write a profile. A local service prints its URL when it starts."
         )
     return check_url(url)
 
@@ -121,3 +120,8 @@ def find_key(given: str | None, kind: KeyKind, profile: str | None = None) -> Se
             f"the {kind} key has characters that no key has (a space, a line break or a non-ASCII letter): copy it again"
         )
     return Secret(key)
+
+
+def same_security(own: str, other: str) -> bool:
+    """Whether the key may travel to another URL that the service told: never from https to http."""
+    return urlsplit(other).scheme in ("https", urlsplit(own).scheme)

@@ -53,9 +53,7 @@ class Failure:
         """The failure in an answer; None for null."""
         if not isinstance(value, Mapping):
             return None
-        return cls(
-            str(value.get("code", "")), str(value.get("message", "")), value.get("details"), value.get("attemptId")
-        )
+        return cls(str(value.get("code", "")), str(value.get("message", "")), value.get("details"), value.get("attemptId"))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,117 @@
+"""One leased execution of a task, as the worker holds it from the claim to the end of its report."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from interlock.json_text import encode
+from interlock.notes import Notes
+from interlock.task import read_time
+
+if TYPE_CHECKING:
+    from interlock.context import TaskContext
+    from interlock.handler import Handler
+
+StopReason = Literal["cancel", "timeout", "drain", "lease-doubt", "stale"]
+
+
+class Attempt:
+    """An attempt and what happened to it here. Its repr shows no token.
+
+    `renewed_at` is the instant (interlock.clock) at which the last good renewal, or the claim, was *sent*: the lease
+    cannot have ended before `renewed_at + lease_seconds`. `sent` turns true with the first report: from then on only
+    the report's own answer says what became of it.
+    """
+
+    __slots__ = (
+        "_cancel",
+        "_lock",
+        "claim",
+        "context",
+        "deadline",
+        "doubted",
+        "finished",
+        "handler",
+        "id",
+        "ids",
+        "lease_seconds",
+        "notes",
+        "renewed_at",
+        "sent",
+        "started",
+        "stop_reason",
+        "stopping",
+        "task_id",
+    )
+
+    def __init__(self, claim: Mapping[str, Any], handler: Handler, sent_at: float, received_at: float, server_time: str) -> None:
+        self.claim = claim
+        self.handler = handler
+        self.id: str = claim["attemptId"]
+        self.task_id: str = claim["taskId"]
+        self.lease_seconds = float(claim.get("leaseSeconds") or 60)
+        self.renewed_at = sent_at
+        self.ids = encode({name: claim[name] for name in ("taskId", "attemptId", "fence", "leaseToken")})[:-1]
+        self.notes: Notes | None = None
+        self.context: TaskContext | None = None
+        self.started = False
+        self.finished = False
+        self.sent = False
+        self.doubted = False
+        self.stop_reason: StopReason | None = None
+        self.stopping: threading.Event | None = None
+        self.deadline = local_deadline(claim.get("deadlineAt"), server_time, received_at)
+        self._cancel: Callable[[], None] | None = None
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Attempt(id={self.id!r}, task_id={self.task_id!r}, type={self.handler.type!r})"
+
+    def stop(self, reason: StopReason) -> bool:
+        """Ask the handler to stop; True if it had not been asked before. A stale lease overrides every other reason."""
+        with self._lock:
+            first = self.stop_reason is None
+            if not first and reason != "stale":
+                return False
+            self.stop_reason = reason
+            if self.stopping is not None:
+                self.stopping.set()
+            cancel = self._cancel
+        if first and cancel is not None:
+            cancel()
+        return first
+
+    def on_stop(self, cancel: Callable[[], None]) -> None:
+        """Call `cancel` when the handler is to stop; at once if that has been said already."""
+        with self._lock:
+            self._cancel = cancel
+            late = self.stop_reason is not None
+        if late:
+            cancel()
+
+    def wait_stop(self, seconds: float | None) -> bool:
+        """Wait until the handler is to stop; False if the time was over first."""
+        with self._lock:
+            if self.stop_reason is not None:
+                return True
+            if self.stopping is None:
+                self.stopping = threading.Event()
+            event = self.stopping
+        return event.wait(seconds)
+
+    def take_notes(self) -> Notes:
+        """Where the handler's progress and log lines gather, made when they are first needed."""
+        with self._lock:
+            if self.notes is None:
+                self.notes = Notes()
+            return self.notes
+
+
+def local_deadline(deadline_at: Any, server_time: str, received_at: float) -> float | None:
+    """The attempt's deadline on our clock, never before the service's own: its time was read before we received it."""
+    deadline, told = read_time(deadline_at), read_time(server_time)
+    if deadline is None or told is None:
+        return None
+    return received_at + max(0.0, (deadline - told).total_seconds())

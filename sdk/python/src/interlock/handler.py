@@ -1,0 +1,95 @@
+"""What a worker serves: one handler per task type and schema version, and how it declares itself."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+from interlock.retry import Retry
+
+EffectSafety = Literal["pure", "idempotent", "non-idempotent"]
+LeaseDoubt = Literal["finish", "cancel"]
+
+TYPE_FORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+WORKER_ID_FORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A function that runs the tasks of one type and version. Durations are seconds."""
+
+    type: str
+    schema_version: int
+    fn: Callable[..., Any]
+    effect_safety: EffectSafety
+    retry: Retry | None = None
+    timeout: float | None = None
+    max_concurrent: int | None = None
+    lease: float | None = None
+    start_deadline: float | None = None
+    description: str | None = None
+    on_lease_doubt: LeaseDoubt | None = None
+
+    def __post_init__(self) -> None:
+        if not TYPE_FORM.fullmatch(self.type):
+            raise ValueError(
+                f"{self.type!r} is no task type: it is group/name, and the version is a number of its own, "
+                'as in handle("audio/transcribe", 1, …)'
+            )
+        if type(self.schema_version) is not int or self.schema_version < 1:
+            raise ValueError(f"the schema version is a whole number from 1, got {self.schema_version!r}")
+        if self.effect_safety not in get_args(EffectSafety):
+            raise ValueError(
+                f"effect_safety is one of {', '.join(get_args(EffectSafety))}, got {self.effect_safety!r}: "
+                "pure has no effect outside, idempotent may be repeated, non-idempotent must not be"
+            )
+        if self.on_lease_doubt not in (None, *get_args(LeaseDoubt)):
+            raise ValueError(f"on_lease_doubt is finish or cancel, got {self.on_lease_doubt!r}")
+        if self.max_concurrent is not None and self.max_concurrent < 1:
+            raise ValueError("max_concurrent is at least 1")
+
+    @cached_property
+    def key(self) -> tuple[str, int]:
+        """What identifies the handler within its worker."""
+        return self.type, self.schema_version
+
+    @cached_property
+    def is_async(self) -> bool:
+        """Whether the function runs on the loop."""
+        return inspect.iscoroutinefunction(self.fn) or inspect.iscoroutinefunction(
+            getattr(self.fn, "__call__", None)  # noqa: B004 (asks what calling it gives, not whether it can be called)
+        )
+
+    @property
+    def cancels_in_doubt(self) -> bool:
+        """Whether a lease in doubt stops the function: by default where a second run beside it would do harm."""
+        return (self.on_lease_doubt or ("cancel" if self.effect_safety == "non-idempotent" else "finish")) == "cancel"
+
+    def to_registration(self) -> dict[str, Any]:
+        """The handler as the registration names it."""
+        fields: dict[str, Any] = self.to_claim(None)
+        optional = {
+            "slots": self.max_concurrent,
+            "description": self.description,
+            "retry": self.retry.to_wire() if self.retry else None,
+            "timeoutSeconds": self.timeout,
+            "leaseSeconds": self.lease,
+            "startDeadlineSeconds": self.start_deadline,
+        }
+        fields.update((name, value) for name, value in optional.items() if value is not None)
+        return fields
+
+    def to_claim(self, slots: int | None) -> dict[str, Any]:
+        """The handler as a claim names it; `slots` are those free for it, if it has a limit of its own."""
+        fields: dict[str, Any] = {
+            "type": self.type,
+            "schemaVersion": self.schema_version,
+            "effectSafety": self.effect_safety,
+        }
+        if slots is not None:
+            fields["slots"] = slots
+        return fields

@@ -1,0 +1,363 @@
+"""What the worker holds at this moment: slots, attempts, outcomes to be sent. Every thread of the worker meets here.
+
+One lock; whoever changes something that another thread waits for, wakes it. An attempt is `held` from its claim until
+its report is accepted (or is known to be pointless), and renewed all that time; its slot is free when its handler ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from interlock import clock
+from interlock.attempt import Attempt
+from interlock.handler import Handler
+from interlock.outcome import Outcome, Release
+
+CLAIM_SLOTS = 100
+BATCH_ITEMS = 200
+BATCH_BYTES = 4 * 1024 * 1024
+"""Bytes of outcomes in one request; the claim and the frame around them fit into what is left of the service's 5 MiB."""
+
+MOST_UNSENT = 5_000
+"""Outcomes waiting to be sent at which no more work is claimed: the service takes none, so it needs no more."""
+
+SLOW_CLAIM = 3.0
+"""Seconds after which an unanswered claim no longer keeps the other slots from being filled."""
+
+LINGER = 0.005
+"""Seconds that a finished outcome waits for others, while there is more work than slots."""
+
+
+@dataclass(slots=True)
+class ClaimRequest:
+    """A claim on its way. Repeated under the same id until it is answered, or given back."""
+
+    slots: int
+    handlers: list[dict[str, Any]]
+    keys: list[tuple[str, int]]
+    wakes: int
+    id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    begun: float = field(default_factory=clock.now)
+    sent_at: float = 0.0
+
+
+@dataclass(slots=True)
+class Work:
+    """What a lane is to carry: outcomes to send (or only to save), attempts to give back, a new claim."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    claim: ClaimRequest | None = None
+    releases: list[Release] = field(default_factory=list)
+    save_only: bool = False
+
+
+class Ledger:
+    """The worker's state, shared by its threads."""
+
+    def __init__(self, handlers: Sequence[Handler], max_concurrent: int) -> None:
+        self.changed = threading.Condition(threading.Lock())
+        self.handlers = {handler.key: handler for handler in handlers}
+        self.max_concurrent = max_concurrent
+        self.held: dict[str, Attempt] = {}
+        self.running: dict[str, Attempt] = {}
+        self.ready: deque[Outcome] = deque()
+        self.releases: deque[Release] = deque()
+        self.draining = False
+        self.closed = False
+        self.obstacle: str | None = None  # why nothing is claimed, in words, while something is wrong
+        self._running_by_key = dict.fromkeys(self.handlers, 0)
+        self._limited = [handler for handler in handlers if handler.max_concurrent is not None]
+        self._claiming_keys: set[tuple[str, int]] = set()
+        self._reserved = 0
+        self._claims: dict[str, ClaimRequest] = {}  # those on their way
+        self._claim_at = 0.0
+        self._wakes = 0
+        self._busy = False  # the last claim gave all that was asked for
+        self._ready_since = 0.0
+        self._hold_until = 0.0
+        self._lanes_waiting = 0
+
+    # ---- for the lanes
+
+    def next_work(self, lane: int, pending: ClaimRequest | None) -> Work | None:
+        """Wait for something to carry; None when the worker is closed. `pending` is the lane's unanswered claim."""
+        with self.changed:
+            while True:
+                if self.closed:
+                    return None
+                now = clock.now()
+                work, wait = self._choose(lane, pending, now)
+                if work is not None:
+                    return work
+                self._lanes_waiting += 1
+                self.changed.wait(wait)
+                self._lanes_waiting -= 1
+
+    def _choose(self, lane: int, pending: ClaimRequest | None, now: float) -> tuple[Work | None, float]:
+        """What to carry now, or how long nothing is to be carried unless something changes."""
+        if now < self._hold_until:
+            # The service is out of reach: nothing is sent, but what finished is saved before anything else can happen.
+            if lane == 0 and (unsaved := self._take_unsaved()):
+                return Work(unsaved, save_only=True), 0.0
+            return None, self._hold_until - now
+        if self.releases:
+            releases = [self.releases.popleft() for _ in range(min(len(self.releases), BATCH_ITEMS))]
+            return Work(releases=releases), 0.0
+        wait = 60.0
+        due = self._count_due(now)
+        if due:
+            pause = self._linger(lane, due, now)
+            if pause <= 0:
+                return Work(self._take_outcomes(now), None if pending else self._plan_claim(now, True)), 0.0
+            wait = min(wait, pause)
+        elif self.ready:
+            wait = min(wait, max(0.01, min(outcome.not_before for outcome in self.ready) - now))
+        if pending is not None:
+            return Work(), 0.0
+        # One claim at a time, unless there is known to be more, or those on their way hang.
+        hang = max((claim.begun + SLOW_CLAIM - now for claim in self._claims.values()), default=0.0)
+        if not self._busy and hang > 0:
+            return None, min(wait, hang)
+        claim = self._plan_claim(now, False)
+        if claim is not None:
+            return Work(claim=claim), 0.0
+        if self._can_claim():
+            wait = min(wait, max(0.01, self._claim_at - now))
+        return None, wait
+
+    def _count_due(self, now: float) -> int:
+        if not self.ready:
+            return 0
+        if self.ready[0].not_before <= now:
+            return len(self.ready)
+        return sum(1 for outcome in self.ready if outcome.not_before <= now)
+
+    def _linger(self, lane: int, due: int, now: float) -> float:
+        """Seconds to wait for more outcomes: a fuller request costs the service and us less for each task."""
+        if due >= CLAIM_SLOTS or not self.running or self.draining:
+            return 0.0
+        since = now - self._ready_since
+        if lane > 0 and due < CLAIM_SLOTS // 4:
+            return 0.25 - since  # The first lane takes them, unless its request hangs.
+        return LINGER - since if self._busy else 0.0
+
+    def _take_outcomes(self, now: float) -> list[Outcome]:
+        taken: list[Outcome] = []
+        later: list[Outcome] = []
+        size = 0
+        while self.ready and len(taken) < BATCH_ITEMS:
+            outcome = self.ready[0]
+            if outcome.not_before > now:
+                later.append(self.ready.popleft())
+                continue
+            if taken and size + len(outcome.body) > BATCH_BYTES:
+                break
+            size += len(outcome.body) + 1
+            taken.append(self.ready.popleft())
+        self.ready.extend(later)
+        for outcome in taken:
+            if outcome.attempt is not None:
+                outcome.attempt.sent = True
+        self._ready_since = now
+        return taken
+
+    def _take_unsaved(self) -> list[Outcome]:
+        unsaved = [outcome for outcome in self.ready if outcome.file is None and outcome.tries == 0][:BATCH_ITEMS]
+        if unsaved:
+            taken = {id(outcome) for outcome in unsaved}
+            self.ready = deque(outcome for outcome in self.ready if id(outcome) not in taken)
+        return unsaved
+
+    def _can_claim(self) -> bool:
+        free = self.max_concurrent - len(self.running) - self._reserved
+        return free > 0 and not self.draining and self.obstacle is None and len(self.ready) < MOST_UNSENT
+
+    def _plan_claim(self, now: float, riding: bool) -> ClaimRequest | None:
+        """A claim for the slots that are free, and its reservation; `riding` on a report, it costs no request."""
+        if not self._can_claim() or not (riding or now >= self._claim_at):
+            return None
+        handlers: list[dict[str, Any]] = []
+        keys: list[tuple[str, int]] = []
+        for key, handler in self.handlers.items():
+            if handler.max_concurrent is None:
+                handlers.append(handler.to_claim(None))
+                continue
+            free = handler.max_concurrent - self._running_by_key[key]
+            # While a claim that may bring this one is on its way, its slots are spoken for.
+            if free > 0 and key not in self._claiming_keys:
+                handlers.append(handler.to_claim(free))
+                keys.append(key)
+        if not handlers:
+            return None
+        slots = min(self.max_concurrent - len(self.running) - self._reserved, CLAIM_SLOTS)
+        claim = ClaimRequest(slots, handlers, keys, self._wakes)
+        self._reserved += slots
+        self._claims[claim.id] = claim
+        self._claiming_keys.update(keys)
+        return claim
+
+    # ---- what came of them
+
+    def take_claimed(self, claim: ClaimRequest, attempts: Sequence[Attempt], more: bool, next_in: float) -> None:
+        """Book an answered claim: its attempts run from now on, and the next claim is due in `next_in` seconds."""
+        with self.changed:
+            self._end_claim(claim)
+            for attempt in attempts:
+                self.held[attempt.id] = attempt
+                self.running[attempt.id] = attempt
+                self._running_by_key[attempt.handler.key] += 1
+            self._busy = more or len(attempts) >= claim.slots
+            if self._busy or claim.wakes != self._wakes:
+                self._claim_at = 0.0
+            else:
+                self._claim_at = clock.now() + next_in
+            if self._lanes_waiting and self._can_claim():
+                self.changed.notify_all()
+
+    def refresh(self, again: Attempt) -> bool:
+        """Whether the attempt is held already (a claim was answered twice); its fresh token replaces the old one."""
+        with self.changed:
+            held = self.held.get(again.id)
+            if held is None:
+                return False
+            held.ids = again.ids
+            held.renewed_at = again.renewed_at
+            return True
+
+    def drop_claim(self, claim: ClaimRequest, next_in: float) -> None:
+        """Book a claim that will bring nothing."""
+        with self.changed:
+            self._end_claim(claim)
+            self._busy = False
+            self._claim_at = clock.now() + next_in
+            self.changed.notify_all()
+
+    def _end_claim(self, claim: ClaimRequest) -> None:
+        if self._claims.pop(claim.id, None) is None:  # given back meanwhile
+            return
+        self._reserved -= claim.slots
+        self._claiming_keys.difference_update(claim.keys)
+
+    def finish(self, attempt: Attempt, ended: Outcome | Release | None) -> None:
+        """The handler ended: its slot is free, its outcome is to be sent (unless its lease is known to be gone)."""
+        with self.changed:
+            if self.running.pop(attempt.id, None) is not None:
+                self._running_by_key[attempt.handler.key] -= 1
+            if attempt.finished:  # Given back before it ended: the service has been told.
+                return
+            attempt.finished = True
+            if attempt.stop_reason == "stale" or ended is None:
+                self.held.pop(attempt.id, None)
+            elif isinstance(ended, Outcome):
+                if not self.ready:
+                    self._ready_since = clock.now()
+                self.ready.append(ended)
+            else:
+                self.releases.append(ended)
+            told = len(self.ready) in (1, CLAIM_SLOTS) or not self.running or self.draining or bool(self.releases)
+            if told and (self._lanes_waiting or self.draining):
+                self.changed.notify_all()
+
+    def give_back(self, attempt: Attempt) -> bool:
+        """Mark a running attempt as given back: what its handler still says is not sent. False if it has ended."""
+        with self.changed:
+            if attempt.finished:
+                return False
+            attempt.finished = True
+            return True
+
+    def release(self, releases: Iterable[Release]) -> None:
+        """Attempts to be given back."""
+        with self.changed:
+            self.releases.extend(releases)
+            self.changed.notify_all()
+
+    def open_claims(self) -> list[ClaimRequest]:
+        """The claims that are not answered yet."""
+        with self.changed:
+            return list(self._claims.values())
+
+    def let_go(self, attempts: Iterable[Attempt | None]) -> None:
+        """Stop renewing attempts whose report is settled."""
+        with self.changed:
+            for attempt in attempts:
+                if attempt is not None:
+                    self.held.pop(attempt.id, None)
+            if self.draining:
+                self.changed.notify_all()
+
+    def put_back(self, outcomes: Iterable[Outcome]) -> None:
+        """Outcomes to be sent again."""
+        with self.changed:
+            self.ready.extendleft(reversed(list(outcomes)))
+            self.changed.notify_all()
+
+    def replay(self, outcomes: Iterable[Outcome]) -> None:
+        """Outcomes that an earlier process left."""
+        with self.changed:
+            self.ready.extend(outcomes)
+            self.changed.notify_all()
+
+    # ---- from the other threads
+
+    def wake(self) -> None:
+        """There may be work: claim as soon as a slot is free."""
+        with self.changed:
+            self._wakes += 1
+            self._claim_at = 0.0
+            self.changed.notify_all()
+
+    def hold(self, seconds: float) -> None:
+        """Send nothing for so long: the service is out of reach."""
+        with self.changed:
+            self._hold_until = clock.now() + seconds
+            self.changed.notify_all()
+
+    def resume(self) -> None:
+        """The service answers again."""
+        if self._hold_until:
+            with self.changed:
+                self._hold_until = 0.0
+                self.changed.notify_all()
+
+    def set_obstacle(self, reason: str | None) -> None:
+        """Claim nothing while there is a reason."""
+        with self.changed:
+            self.obstacle = reason
+            self.changed.notify_all()
+
+    def start_draining(self) -> None:
+        """Claim nothing from now on."""
+        with self.changed:
+            self.draining = True
+            self._hold_until = 0.0
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        """Let every waiting thread end."""
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()
+
+    def wait_until_idle(self, deadline: float) -> bool:
+        """Wait until no handler runs; False if the deadline (interlock.clock) came first."""
+        with self.changed:
+            return self._wait_for(lambda: not self.running, deadline)
+
+    def wait_until_sent(self, deadline: float) -> bool:
+        """Wait until every outcome is settled; False if the deadline came first."""
+        with self.changed:
+            return self._wait_for(lambda: not (self.held or self.ready or self.releases or self._claims), deadline)
+
+    def _wait_for(self, true: Callable[[], bool], deadline: float) -> bool:
+        while not true():
+            left = deadline - clock.now()
+            if left <= 0:
+                return False
+            self.changed.wait(min(left, 0.05))
+        return True

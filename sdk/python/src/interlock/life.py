@@ -1,0 +1,253 @@
+"""One life of a worker: register, let its threads claim, run and report, and in the end drain.
+
+start → _keep: register → begin → (registration and spool looked after) → _drain → _end
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from interlock import clock
+from interlock.backoff import jittered
+from interlock.client import Client
+from interlock.errors import ApiError, InterlockError, Unreachable
+from interlock.exchange import Exchange, Identity
+from interlock.handler import Handler
+from interlock.ledger import Ledger
+from interlock.outcome import RESULT_BYTES, Release
+from interlock.renewal import Renewal
+from interlock.running import Runner
+from interlock.spool import Spool
+from interlock.stream import Stream
+from interlock.version import VERSION
+
+log = logging.getLogger("interlock")
+
+STOP_GRACE = 2.0
+"""Seconds that a handler has to stop after it was told to, before its attempt is given back."""
+
+FLUSH = 10.0
+"""Seconds for the last reports of a drain; what is not sent by then stays in the spool."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a worker was declared to be."""
+
+    worker_id: str
+    instance_id: str
+    pool: str
+    max_concurrent: int
+    drain_timeout: float
+    build: str | None
+    handlers: tuple[Handler, ...]
+
+
+class Life:
+    """One run of a worker, from its registration to the end of its drain."""
+
+    def __init__(self, plan: Plan, client: Client, spool: Spool) -> None:
+        self.drain_begun = threading.Event()
+        self.settled = threading.Event()  # the first registration was answered, or could not be asked
+        self.ended = threading.Event()
+        self._plan = plan
+        self._client = client
+        self._spool = spool
+        self._hurry = threading.Event()
+        self._turn = threading.Event()  # something for the keeper to do
+        self._register_due = False
+        self._told_unregistered = False
+        self._fault: BaseException | None = None
+        self._drain_seconds = plan.drain_timeout
+        self._threads_run = False
+        handlers = plan.handlers
+        identity = Identity(plan.worker_id, plan.instance_id, plan.pool)
+        self._ledger = Ledger(handlers, plan.max_concurrent)
+        self._renewal = Renewal(client, self._ledger, identity, on_drain=self.begin_drain)
+        threads = min(plan.max_concurrent, sum(item.max_concurrent or plan.max_concurrent for item in handlers))
+        self._runner = Runner(threads, plan.worker_id, self._ledger.finish, self._renewal.tell_news)
+        self._exchange = Exchange(
+            client, self._ledger, spool, self._runner, self._renewal, identity,
+            on_drain=self.begin_drain, on_return=self._ask_registration,
+        )  # fmt: skip
+        self._stream = Stream(
+            client,
+            identity,
+            [f"{item.type}@{item.schema_version}" for item in handlers],
+            on_config=self._read_config,
+            on_ready=self._stream_ready,
+            on_lost=self._stream_lost,
+            on_wake=self._ledger.wake,
+            on_look=self._renewal.beat_now,
+        )
+        self._keeper = threading.Thread(target=self._keep, name="interlock-keeper", daemon=True)
+
+    def start(self) -> None:
+        """Begin; `settled` says when the service has been asked, `check` what it refused."""
+        self._keeper.start()
+
+    def check(self) -> None:
+        """Raise what ended the life, if it was a fault."""
+        if self._fault is not None:
+            raise self._fault
+
+    def begin_drain(self, *, hurry: bool = False, timeout: float | None = None) -> None:
+        """Ask for the drain; `hurry` cuts the wait for running handlers short."""
+        if timeout is not None:
+            self._drain_seconds = timeout
+        if hurry:
+            self._hurry.set()
+        self.drain_begun.set()
+        self._turn.set()
+
+    # ---- the keeper's thread
+
+    def _keep(self) -> None:
+        try:
+            self._register(first=True)
+            self._begin()
+            self.settled.set()
+            while not self.drain_begun.is_set():
+                self._turn.wait(jittered(2.0))
+                self._turn.clear()
+                if self.drain_begun.is_set():
+                    break
+                self._check_spool()
+                if self._register_due:
+                    self._register()
+            self._drain()
+        except InterlockError as error:
+            self._fault = error
+        except BaseException as error:
+            log.exception("the worker ends because of a fault of its own")
+            self._fault = error
+        finally:
+            self._end()
+            self.settled.set()
+
+    def _begin(self) -> None:
+        left = self._spool.load()
+        if left:
+            log.info("%d outcomes of an earlier run are sent first", len(left))
+            self._ledger.replay(left)
+        self._threads_run = True
+        self._renewal.start()
+        self._exchange.start()
+        self._stream.start()
+        served = ", ".join(f"{item.type}@{item.schema_version}" for item in self._plan.handlers)
+        log.info("worker %s serves %s in pool %s", self._plan.worker_id, served, self._plan.pool)
+
+    def _check_spool(self) -> None:
+        if self._ledger.obstacle is None:
+            return
+        try:
+            self._spool.check()
+        except OSError as error:
+            log.error("no work is claimed: the spool %s cannot be written: %s", self._spool.folder, error)
+        else:
+            log.warning("the spool can be written again; work is claimed again")
+            self._ledger.set_obstacle(None)
+
+    def _register(self, *, first: bool = False) -> None:
+        """Tell the service what this worker serves. A refusal at the start is raised; an outage is asked again later."""
+        plan = self._plan
+        body: dict[str, Any] = {
+            "instanceId": plan.instance_id,
+            "host": socket.gethostname(),
+            "pool": plan.pool,
+            "slots": plan.max_concurrent,
+            "sdk": {"name": "interlock-python", "version": VERSION},
+            "handlers": [handler.to_registration() for handler in plan.handlers],
+        }
+        if plan.build is not None:
+            body["build"] = plan.build
+        self._register_due = False
+        try:
+            self._client.request(
+                "PUT", f"/v1/workers/{plan.worker_id}", json=body, timeout=5.0 if first else 30.0, stop=self.drain_begun.is_set
+            )
+        except ApiError as error:
+            if error.code == "WORKER_ID_CONFLICT":
+                if not self._told_unregistered:
+                    log.warning("the worker goes on unregistered: %s", error)
+                self._told_unregistered = True
+            elif error.retryable:
+                log.warning("the worker is not registered yet: %s", error)
+                self._register_due = True
+            elif first:
+                raise
+            else:
+                log.error("the registration is refused: %s", error)
+        except Unreachable as error:
+            log.warning("the worker is not registered yet: %s", error)
+            self._register_due = True
+
+    def _drain(self) -> None:
+        """Claim none, let handlers end, stop the rest, report, give back, and take the instance off the list."""
+        log.info("draining: %d handlers run", len(self._ledger.running))
+        self._ledger.start_draining()
+        self._renewal.beat_now()
+        end = clock.now() + self._drain_seconds
+        while clock.now() < end and not self._hurry.is_set():
+            if self._ledger.wait_until_idle(min(end, clock.now() + 0.1)):
+                break
+        running = list(self._ledger.running.values())
+        for attempt in running:
+            attempt.stop("drain")
+        if running:
+            self._ledger.wait_until_idle(clock.now() + STOP_GRACE)
+        still = [attempt for attempt in self._ledger.running.values() if self._ledger.give_back(attempt)]
+        for attempt in still:
+            log.warning("task %s is given back: its handler did not stop", attempt.task_id)
+        self._ledger.release([Release(attempt, "drain") for attempt in still])
+        flush_end = clock.now() + FLUSH
+        if not self._ledger.wait_until_sent(min(flush_end, clock.now() + 3.0)):
+            for claim in self._ledger.open_claims():
+                self._exchange.give_back_claim(claim)
+            self._ledger.wait_until_sent(flush_end)
+        left = len(self._ledger.ready)
+        if left:
+            log.warning("%d outcomes are not sent; they stay in %s for the next start", left, self._spool.folder)
+        path = f"/v1/workers/{self._plan.worker_id}/instances/{self._plan.instance_id}"
+        try:
+            self._client.request("DELETE", path, timeout=3.0)
+        except InterlockError as error:
+            log.info("the instance is not signed off: %s", error)
+
+    def _end(self) -> None:
+        self._ledger.start_draining()
+        self._ledger.close()
+        if self._threads_run:
+            self._stream.close()
+            self._renewal.close()
+            self._exchange.join(5.0)
+        self._runner.close()
+        self._client.close()
+        self._spool.close()
+        self.ended.set()
+        log.info("worker %s has ended", self._plan.worker_id)
+
+    # ---- hints
+
+    def _ask_registration(self) -> None:
+        self._register_due = True
+        self._turn.set()
+
+    def _read_config(self, config: Mapping[str, Any]) -> None:
+        limits = config.get("limits")
+        told = limits.get("valueBytes") if isinstance(limits, Mapping) else None
+        self._runner.result_bytes = told if isinstance(told, int) else RESULT_BYTES
+
+    def _stream_ready(self) -> None:
+        self._exchange.longest_poll = 60.0
+        self._ledger.wake()
+
+    def _stream_lost(self, poll_seconds: float) -> None:
+        self._exchange.longest_poll = max(0.2, poll_seconds)
+        self._ledger.wake()
+        self._ask_registration()

@@ -1,0 +1,134 @@
+"""How an attempt ended: from a return value or an exception to the fields of a report."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from interlock.errors import Cancelled, HandlerSignal, NotJson, Retryable, UnknownOutcome
+from interlock.json_text import clean_text, encode
+
+if TYPE_CHECKING:
+    from interlock.attempt import Attempt
+    from interlock.spool import SpoolFile
+
+TEXT_BYTES = 16 * 1024
+LONGEST_RETRY = 30 * 86_400.0
+RESULT_BYTES = 256 * 1024
+
+
+@dataclass(slots=True, eq=False)
+class Outcome:
+    """One report to be sent. `body` holds the lease token: it goes to the service and the spool, and nowhere else."""
+
+    task_id: str
+    attempt_id: str
+    body: bytes = field(repr=False)
+    status: str
+    attempt: Attempt | None = field(default=None, repr=False)
+    file: SpoolFile | None = field(default=None, repr=False)
+    not_before: float = 0.0
+    tries: int = 0
+
+
+@dataclass(slots=True)
+class Release:
+    """The attempt is given back."""
+
+    attempt: Attempt
+    reason: str
+
+    def encode(self) -> bytes:
+        """The item of a release call; whether the handler had started is told as it is."""
+        started = b"true" if self.attempt.started else b"false"
+        return self.attempt.ids + b',"started":' + started + b',"reason":' + encode(clean_text(self.reason, 255)) + b"}"
+
+
+def conclude_return(attempt: Attempt, value: Any, result_bytes: int = RESULT_BYTES) -> Outcome:
+    """The outcome of a handler that returned; a result that cannot be stored fails the task with a clear reason."""
+    try:
+        result = encode(value, "the result")
+    except NotJson as error:
+        return report(attempt, "failed", write_error("RESULT_NOT_STORABLE", str(error)))
+    if len(result) > result_bytes:
+        text = f"the result has {len(result)} bytes, more than the limit of {result_bytes}; store it elsewhere and return a reference"
+        return report(attempt, "failed", write_error("RESULT_TOO_LARGE", text))
+    return report(attempt, "succeeded", b',"result":' + result)
+
+
+def conclude_error(attempt: Attempt, error: BaseException) -> Outcome | Release:
+    """The outcome of a handler that raised. What stopped it counts only where the handler did not say otherwise."""
+    if isinstance(error, UnknownOutcome):
+        return report(attempt, "unknown", describe(error))
+    if isinstance(error, Retryable):
+        return report(attempt, "retryable", describe(error) + write_delay(error.after))
+    stopped = attempt.stop_reason is not None and isinstance(error, (Cancelled, asyncio.CancelledError))
+    if stopped:
+        return conclude_stopped(attempt, error)
+    if isinstance(error, Cancelled):
+        return report(attempt, "cancelled", describe(error))
+    retry = attempt.handler.retry
+    if retry is not None and retry.on and isinstance(error, retry.on):
+        return report(attempt, "retryable", describe(error))
+    return report(attempt, "failed", describe(error))
+
+
+def conclude_stopped(attempt: Attempt, error: BaseException) -> Outcome | Release:
+    """The outcome of a handler that stopped because it was asked to."""
+    reason = attempt.stop_reason or "cancel"
+    said_clean = isinstance(error, Cancelled)
+    unsafe = attempt.started and attempt.handler.effect_safety == "non-idempotent"
+    if reason == "drain":
+        return Release(attempt, "drain")
+    if unsafe and not said_clean:
+        text = f"the handler was stopped ({reason}) after it had started; what it did outside is not known"
+        return report(attempt, "unknown", write_error("STOPPED_UNSAFE", text))
+    if reason == "lease-doubt":
+        return Release(attempt, "lease in doubt")
+    return report(attempt, "cancelled", describe(error) if said_clean else write_error("CANCELLED", f"stopped: {reason}"))
+
+
+def report(attempt: Attempt, status: str, fields: bytes) -> Outcome:
+    """A report of the attempt with fields already encoded."""
+    body = attempt.ids + b',"outcome":"' + status.encode("ascii") + b'"' + fields + b"}"
+    return Outcome(attempt.task_id, attempt.id, body, status, attempt)
+
+
+def describe(error: BaseException) -> bytes:
+    """The `error` field for an exception: its own code if it has one, else its class; text that no report fails on."""
+    code = getattr(error, "code", None)
+    code = code if isinstance(code, str) and code.strip() else type(error).__name__
+    try:
+        text = error.message if isinstance(error, HandlerSignal) else str(error)
+    except Exception as broken:  # A __str__ of the user's that fails must not take the report with it.
+        text = f"(its text cannot be read: {type(broken).__name__})"
+    details = getattr(error, "details", None)
+    return write_error(code, text or type(error).__name__, details if isinstance(details, Mapping) else None)
+
+
+def write_error(code: str, message: str, details: Mapping[str, Any] | None = None) -> bytes:
+    """The `error` field; details that JSON cannot carry, or too many, are left out and said to be."""
+    fields: dict[str, Any] = {"code": clean_code(code), "message": clean_text(message, TEXT_BYTES)}
+    if details is not None:
+        try:
+            small = len(encode(details)) <= 4 * TEXT_BYTES
+            fields["details"] = dict(details) if small else {"omitted": "the details were too large"}
+        except NotJson as error:
+            fields["details"] = {"omitted": clean_text(str(error), 1024)}
+    return b',"error":' + encode(fields)
+
+
+def write_delay(after: float | None) -> bytes:
+    """The `retryAfterSeconds` field, within what the service takes."""
+    if after is None or math.isnan(after):
+        return b""
+    return b',"retryAfterSeconds":' + encode(min(max(0.0, float(after)), LONGEST_RETRY))
+
+
+def clean_code(code: str) -> str:
+    """A failure code that can be stored."""
+    text = "".join("\ufffd" if ord(letter) < 32 or ord(letter) == 127 else letter for letter in code)
+    return clean_text(text, 255).strip() or "ERROR"

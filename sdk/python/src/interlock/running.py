@@ -1,0 +1,209 @@
+"""Where handlers run: sync ones in a pool of threads, async ones on one loop in a thread of its own.
+
+Threads: wakes one thread for a batch; each woken thread wakes the next one before it starts, so that handlers that
+block all run at once, and handlers that take microseconds cost no switch between threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from interlock.attempt import Attempt
+from interlock.context import TaskContext
+from interlock.outcome import Outcome, Release, conclude_error, conclude_return
+
+log = logging.getLogger("interlock")
+
+Finish = Callable[[Attempt, "Outcome | Release | None"], None]
+
+
+class Threads:
+    """At most `limit` daemon threads that run sync handlers, made when they are needed."""
+
+    def __init__(self, limit: int, run: Callable[[Attempt], None]) -> None:
+        self._run = run
+        self._limit = limit
+        self._queue: deque[Attempt] = deque()
+        self._changed = threading.Condition(threading.Lock())
+        self._count = 0
+        self._idle = 0
+        self._waking = False  # one thread at a time is on its way to the queue
+        self._closed = False
+
+    def start(self, attempts: Sequence[Attempt]) -> None:
+        """Run the attempts as soon as threads reach them."""
+        with self._changed:
+            self._queue.extend(attempts)
+            self._wake_one()
+
+    def close(self) -> None:
+        """Let the idle threads end; one that runs a handler ends with it, or with the process."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _wake_one(self) -> None:
+        if not self._queue or self._waking:
+            return
+        if self._idle:
+            self._waking = True
+            self._changed.notify()
+        elif self._count < self._limit:
+            self._waking = True
+            self._count += 1
+            # Daemons: a handler that never ends must not keep the process alive after its attempt was given back.
+            threading.Thread(target=self._work, name=f"interlock-handler-{self._count}", daemon=True).start()
+
+    def _work(self) -> None:
+        woken = True
+        while True:
+            with self._changed:
+                if woken:
+                    self._waking = woken = False
+                while not self._queue:
+                    if self._closed:
+                        return
+                    self._idle += 1
+                    self._changed.wait()
+                    self._idle -= 1
+                    self._waking = False
+                attempt = self._queue.popleft()
+                self._wake_one()
+            self._run(attempt)
+
+
+class Loop:
+    """One event loop in a thread of its own, made with the first async handler."""
+
+    def __init__(self, run: Callable[[Attempt], None]) -> None:
+        self._run = run
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def start(self, attempts: Sequence[Attempt]) -> None:
+        """Start the attempts on the loop."""
+        self.get().call_soon_threadsafe(self._start_all, list(attempts))
+
+    def get(self) -> asyncio.AbstractEventLoop:
+        """The running loop."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._turn, args=(self._loop,), name="interlock-loop", daemon=True)
+                self._thread.start()
+            return self._loop
+
+    def close(self) -> None:
+        """Stop the loop if no handler blocks it."""
+        with self._lock:
+            loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(2.0)
+
+    def _start_all(self, attempts: list[Attempt]) -> None:
+        for attempt in attempts:
+            self._run(attempt)
+
+    def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            try:
+                loop.run_until_complete(loop.shutdown_asyncgens())
+            finally:
+                asyncio.set_event_loop(None)
+                loop.close()
+
+
+class Runner:
+    """Runs claimed attempts and hands their endings to `finish`."""
+
+    def __init__(self, threads: int, worker_id: str, finish: Finish, news: Callable[[], None]) -> None:
+        self._worker_id = worker_id
+        self._finish = finish
+        self._news = news
+        self._threads = Threads(threads, self._run_sync)
+        self._loop = Loop(self._run_async)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.result_bytes = 256 * 1024
+
+    def start(self, attempts: Sequence[Attempt]) -> None:
+        """Start every attempt at once."""
+        for attempt in attempts:
+            attempt.context = TaskContext(attempt, self._worker_id, self._news)
+        on_loop = [attempt for attempt in attempts if attempt.handler.is_async]
+        in_threads = [attempt for attempt in attempts if not attempt.handler.is_async] if on_loop else attempts
+        if in_threads:
+            self._threads.start(in_threads)
+        if on_loop:
+            self._loop.start(on_loop)
+
+    def close(self) -> None:
+        """End the threads that no handler holds."""
+        self._threads.close()
+        self._loop.close()
+
+    def _run_sync(self, attempt: Attempt) -> None:
+        if not self._begin(attempt):
+            return
+        try:
+            value = contextvars.copy_context().run(attempt.handler.fn, attempt.claim.get("input"), attempt.context)
+        except BaseException as error:  # a handler may raise anything, SystemExit included
+            self._end_with(attempt, error)
+        else:
+            self._finish(attempt, conclude_return(attempt, value, self.result_bytes))
+
+    def _run_async(self, attempt: Attempt) -> None:
+        task = asyncio.get_running_loop().create_task(self._await(attempt))
+        # The loop holds its tasks weakly: one that nobody else holds can vanish in the middle.
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _await(self, attempt: Attempt) -> None:
+        if not self._begin(attempt):
+            return
+        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        assert task is not None
+        attempt.on_stop(lambda: cancel_soon(loop, task))
+        try:
+            value = await attempt.handler.fn(attempt.claim.get("input"), attempt.context)
+        except BaseException as error:  # see above; it must not end the loop of the others
+            self._end_with(attempt, error)
+        else:
+            self._finish(attempt, conclude_return(attempt, value, self.result_bytes))
+
+    def _begin(self, attempt: Attempt) -> bool:
+        """Whether the handler is to be called at all: not after a stop that came before it started."""
+        if attempt.stop_reason is None:
+            attempt.started = True
+            return True
+        self._end_with(attempt, asyncio.CancelledError())
+        return False
+
+    def _end_with(self, attempt: Attempt, error: BaseException) -> None:
+        try:
+            ended = conclude_error(attempt, error)
+        except Exception:
+            log.exception("the failure of task %s cannot be told", attempt.task_id)
+            ended = conclude_error(attempt, RuntimeError("the handler failed, and its failure cannot be told"))
+        if isinstance(ended, Outcome) and ended.status in ("failed", "unknown"):
+            log.warning("task %s (%s) %s: %s", attempt.task_id, attempt.handler.type, ended.status, type(error).__name__,
+                        exc_info=error)  # fmt: skip
+        self._finish(attempt, ended)
+
+
+def cancel_soon(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+    """Cancel a task of a loop that runs elsewhere."""
+    with contextlib.suppress(RuntimeError):  # The loop is closed: the task is over.
+        loop.call_soon_threadsafe(task.cancel)

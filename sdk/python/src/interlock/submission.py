@@ -1,0 +1,103 @@
+"""One task to be submitted, and its form on the wire."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from interlock.errors import NotJson
+from interlock.json_text import encode
+from interlock.retry import Retry
+from interlock.task import write_time
+
+BATCH_TASKS = 1000
+BATCH_BYTES = 5 * 1024 * 1024
+"""What the service takes in one request."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A task to be submitted; the fields are those of `TaskProducer.submit`. Durations are seconds or timedeltas."""
+
+    type: str
+    schema_version: int = 1
+    input: Any = None
+    idempotency_key: str | None = None
+    tags: Mapping[str, str] | None = None
+    delay: float | timedelta | None = None
+    run_at: datetime | str | None = None
+    priority: int | None = None
+    pool: str | None = None
+    retry: Retry | None = None
+    timeout: float | timedelta | None = None
+    lease: float | timedelta | None = None
+    start_deadline: float | timedelta | None = None
+    concurrency: tuple[str, int] | None = None
+    require_worker: Literal["registered", "online"] | None = None
+    trace: Mapping[str, str] | str | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """The request's fields. A submission without a key gets one, so that repeating the request is safe."""
+        trace = {"traceparent": self.trace} if isinstance(self.trace, str) else self.trace
+        fields: dict[str, Any] = {
+            "type": self.type,
+            "schemaVersion": self.schema_version,
+            "input": self.input,
+            "idempotencyKey": make_key() if self.idempotency_key is None else self.idempotency_key,
+        }
+        optional: dict[str, Any] = {
+            "tags": dict(self.tags) if self.tags is not None else None,
+            "delaySeconds": to_seconds(self.delay),
+            "runAt": write_time(self.run_at) if self.run_at is not None else None,
+            "priority": self.priority,
+            "pool": self.pool,
+            "retry": self.retry.to_wire() if self.retry is not None else None,
+            "timeoutSeconds": to_seconds(self.timeout),
+            "leaseSeconds": to_seconds(self.lease),
+            "startDeadlineSeconds": to_seconds(self.start_deadline),
+            "concurrency": ({"key": self.concurrency[0], "limit": self.concurrency[1]} if self.concurrency is not None else None),
+            "requireWorker": self.require_worker,
+            "trace": dict(trace) if trace is not None else None,
+        }
+        fields.update((name, value) for name, value in optional.items() if value is not None)
+        return fields
+
+    def encode(self) -> bytes:
+        """The request's body. Raises NotJson, naming the place as the user sees it (`/input/…`)."""
+        return encode(self.to_wire(), f"the submission of {self.type}")
+
+
+def to_seconds(value: float | timedelta | None) -> float | None:
+    """A duration as seconds."""
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def make_key() -> str:
+    """A key for one call."""
+    return f"auto-{uuid.uuid4()}"
+
+
+def pack(submissions: Iterable[Submission]) -> Iterator[tuple[int, bytes]]:
+    """Request bodies of at most 1,000 tasks and 5 MiB, in order, each with its number of tasks. Each task is encoded once."""
+    items: list[bytes] = []
+    size = 0
+    for place, submission in enumerate(submissions):
+        try:
+            item = submission.encode()
+        except NotJson as error:
+            raise NotJson(f"task {place}: {error}", f"/tasks/{place}{error.pointer}") from None
+        if items and (len(items) == BATCH_TASKS or size + len(item) + 64 > BATCH_BYTES):
+            yield len(items), wrap(items)
+            items, size = [], 0
+        items.append(item)
+        size += len(item) + 1
+    if items:
+        yield len(items), wrap(items)
+
+
+def wrap(items: list[bytes]) -> bytes:
+    """The body of a batch."""
+    return b'{"tasks":[' + b",".join(items) + b"]}"
