@@ -1,0 +1,101 @@
+"""Reports of workers: heartbeat, complete, release, as batches and in their single forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from interlock_core import attempts, reports
+from interlock_core.errors import InvalidRequest, Problem
+from interlock_core.http import Call, api, endpoint, lambda_handler
+from interlock_core.wire.fields import Tolerant, problem
+from interlock_core.wire.worker import Beat, Claim, Complete, Completion, Giveback, Heartbeat, Ids, Release
+
+WORKER = ("task-worker",)
+Outcome = dict[str, Any] | Problem
+
+
+def _rendered(items: list[reports.Item], answers: list[Outcome]) -> list[dict[str, Any]]:
+    return [{"attemptId": i.attempt_id, "error": a.body()} if isinstance(a, Problem) else a for i, a in zip(items, answers, strict=True)]
+
+
+@endpoint("POST", "/v1/attempts/heartbeat", keys=WORKER, body=Heartbeat, lenient=True)
+async def heartbeat(call: Call) -> dict[str, Any]:
+    """Renew every lease of a worker, store progress and logs, and mark the instance alive."""
+    body = call.body
+    call.key.check_worker(body.worker_id, (call.key.pools or ("",))[0], [])
+    items = reports.items(Beat, body.attempts, call.text, "attempts")
+    who = {"worker_id": body.worker_id, "instance_id": body.instance_id, "draining": body.draining, "slots": body.slots}
+    answers, extra = await attempts.heartbeat(call.database, call.key, items, who)
+    return {"attempts": _rendered(items, answers), **extra}
+
+
+@endpoint("POST", "/v1/attempts/complete", keys=WORKER, body=Complete, lenient=True)
+async def complete(call: Call) -> dict[str, Any]:
+    """Take outcomes, and claim the next work in the same round trip; completions commit first."""
+    items = reports.items(Completion, call.body.completions, call.text, "completions")
+    answer: dict[str, Any] = {"completions": _rendered(items, await attempts.complete(call.database, call.key, items))}
+    if call.body.claim is not None:
+        try:
+            answer["claim"] = await attempts.claim(call.database, call.settings, call.key, Claim.model_validate(call.body.claim))
+        except ValidationError as error:
+            answer["claim"] = {"error": problem(error, "/claim").body()}
+        except Problem as refusal:  # the outcomes are stored: their answer must not be lost over the claim
+            answer["claim"] = {"error": refusal.body()}
+    return answer
+
+
+@endpoint("POST", "/v1/attempts/release", keys=WORKER, body=Release, lenient=True)
+async def release(call: Call) -> dict[str, Any]:
+    """Give attempts back, or a whole claim whose answer never came."""
+    body = call.body
+    if body.attempts is not None:
+        items = reports.items(Giveback, body.attempts, call.text, "attempts")
+        return {"attempts": _rendered(items, await attempts.release(call.database, call.key, items))}
+    if body.worker_id is None or body.instance_id is None or body.claim_id is None:
+        raise InvalidRequest("give attempts, or workerId, instanceId and claimId")
+    return {"attempts": await attempts.release_claim(call.database, call.key, body.worker_id, body.instance_id, body.claim_id)}
+
+
+def _single(call: Call, model: type[Ids]) -> list[reports.Item]:
+    """The one item of a single form: the path's ids stand in for absent ones and must not contradict those given."""
+    value = dict(call.value)
+    for name in ("taskId", "attemptId"):
+        if value.setdefault(name, call.path(name)) != call.path(name):
+            raise InvalidRequest(f"{name} is not the one in the path", f"/{name}")
+    return [reports.item(model, value, call.text, "")]
+
+
+class Single(Tolerant):
+    """The body of a single form; its fields are those of one item."""
+
+
+@endpoint("POST", "/v1/tasks/{taskId}/attempts/{attemptId}/heartbeat", keys=WORKER, body=Single, lenient=True)
+async def heartbeat_one(call: Call) -> dict[str, Any]:
+    """Renew one lease."""
+    answers, extra = await attempts.heartbeat(call.database, call.key, _single(call, Beat), None)
+    return {**_only(answers), **extra}
+
+
+@endpoint("POST", "/v1/tasks/{taskId}/attempts/{attemptId}/complete", keys=WORKER, body=Single, lenient=True)
+async def complete_one(call: Call) -> dict[str, Any]:
+    """Take one outcome."""
+    return _only(await attempts.complete(call.database, call.key, _single(call, Completion)))
+
+
+@endpoint("POST", "/v1/tasks/{taskId}/attempts/{attemptId}/release", keys=WORKER, body=Single, lenient=True)
+async def release_one(call: Call) -> dict[str, Any]:
+    """Give one attempt back."""
+    return _only(await attempts.release(call.database, call.key, _single(call, Giveback)))
+
+
+def _only(answers: list[Outcome]) -> dict[str, Any]:
+    answer = answers[0]
+    if isinstance(answer, Problem):
+        raise answer
+    return answer
+
+
+app = api(heartbeat, complete, release, heartbeat_one, complete_one, release_one)
+handler = lambda_handler(app)

@@ -1,0 +1,378 @@
+"""What workers do with attempts: claim, heartbeat, complete, release (protocol.md §5, §6).
+
+Every report is fenced: it counts only while its attempt is current, by task, attempt, fence, token and epoch at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from . import admission, hints, reports
+from .canonical import canonical
+from .db import Database, Row, Statement, Step, statements
+from .errors import EpochChanged, Problem, RateLimited, StaleAttempt, Unavailable
+from .ids import new_id
+from .keys import Key
+from .settings import Settings
+from .views import raw
+from .wire.times import when
+from .wire.worker import Claim
+
+claim_sql = statements("claim")
+complete_sql = statements("complete")
+heartbeat_sql = statements("heartbeat")
+release_sql = statements("release")
+expire_sql = statements("expire")
+promote_sql = statements("promote")
+
+CLAIM_BYTES = 2 * 1024 * 1024
+MAX_LINES = 10_000
+MAX_LOG_BYTES = 4 * 1024 * 1024
+REPORT_INTERVAL = 0.1  # seconds between progress or logs of one attempt; faster ones are refused, their lease is renewed all the same
+_encode = msgspec.json.Encoder().encode
+
+
+async def claim(database: Database, settings: Settings, key: Key, request: Claim) -> dict[str, Any]:
+    """Leases up to `slots` ready tasks of these handlers, best priority first, then oldest due.
+
+    A repeated claimId answers its own current attempts again, with leases renewed and fresh tokens, and leases nothing new.
+    Raises ScopeDenied outside the key's narrowing.
+    """
+    key.check_worker(request.worker_id, request.pool, [h.type for h in request.handlers])
+    handlers = {(h.type, h.schema_version): h for h in request.handlers}
+    text = _json(
+        [
+            {"type": t, "schema_version": v, "effect_safety": h.effect_safety, "reconciles": h.reconciles, "slots": min(h.slots or request.slots, request.slots)}
+            for (t, v), h in handlers.items()
+        ]
+    )
+    groups = _json([{"project": key.project, "type": t, "schema_version": v, "pool": request.pool} for t, v in handlers])
+    tokens = [secrets.token_urlsafe(32) for _ in range(request.slots)]
+    offered = _json([{"n": n, "attempt_id": new_id(), "token": hashlib.sha256(t.encode()).hexdigest()} for n, t in enumerate(tokens, 1)])
+    call = new_id()
+    who = {"project": key.project, "worker_id": request.worker_id, "instance_id": request.instance_id, "claim_id": request.claim_id}
+    poll = settings.stream_poll_seconds if settings.stream_url else settings.poll_seconds
+    _, _, lapsed, due, _, rows, outlook = await database.run(
+        claim_sql.enter(
+            project=key.project,
+            worker_id=request.worker_id,
+            instance_id=request.instance_id,
+            pool=request.pool,
+            slots=request.slots,
+            serves=sorted(f"{t}@{v}" for t, v in handlers),
+        ),
+        claim_sql.remember(**who, call=call),
+        expire_sql.lapsed(groups=groups),
+        promote_sql.due(groups=groups),
+        claim_sql.lock_keys(project=key.project, pool=request.pool, handlers=text, call=call),
+        claim_sql.pick(**who, call=call, pool=request.pool, handlers=text, attempts=offered, budget=CLAIM_BYTES),
+        claim_sql.outlook(
+            **who, call=call, pool=request.pool, handlers=text, poll_seconds=poll, idle_poll_seconds=settings.idle_poll_seconds
+        ),
+    )
+    view = outlook[0]
+    if not view.mine:
+        rows = await database.one(claim_sql.repeat(**who, attempts=offered))
+    await _after_claim(database, key.project, lapsed, due, rows)
+    wait = view.told if view.next_in is None else min(view.told, view.next_in)
+    answer = {
+        "attempts": [_claimed(row, tokens[row.n - 1]) for row in rows],
+        "more": bool(view.more),
+        "pollAfterSeconds": round(max(0.2, wait), 3),
+        "serverTime": when(view.now),
+    }
+    if view.drain:
+        answer["drain"] = True
+    return answer
+
+
+async def _after_claim(database: Database, project: str, lapsed: list[Row], due: list[Row], rows: list[Row]) -> None:
+    """What a claim set free: keys of lapsed leases, keyed work that became due, and hints to others. One round trip if any."""
+    await admission.admit(database, project, [r.concurrency_key for r in (*lapsed, *due, *rows)])
+    ready = hints.group((r.type, r.schema_version, r.pool, hints.until(r.due_at)) for r in lapsed if r.status == "queued")
+    done = [r.id for r in lapsed if r.status != "queued"]
+    if ready or done:
+        await database.one(hints.send(hints.payload(project, ready=ready, done=done)))
+
+
+def _claimed(row: Row, token: str) -> dict[str, Any]:
+    return {
+        "taskId": row.id,
+        "attemptId": row.attempt_id,
+        "attemptNumber": row.attempts + 1,
+        "maxAttempts": row.max_attempts,
+        "fence": row.fence,
+        "leaseToken": f"{row.epoch}.{token}",
+        "leaseExpiresAt": when(row.lease_expires_at),
+        "leaseSeconds": row.lease_seconds,
+        "deadlineAt": when(row.deadline_at),
+        "reconcile": None,
+        "type": row.type,
+        "schemaVersion": row.schema_version,
+        "pool": row.pool,
+        "input": raw(row.input),
+        "tags": row.tags or {},
+        "trace": raw(row.trace),
+        "effectScope": row.effect_scope,
+        "cancelRequested": row.cancel_requested,
+        "steps": [],
+        "rerunOf": row.rerun_of,
+        "parentId": row.parent_id,
+    }
+
+
+def _json(value: Any) -> str:
+    return _encode(value).decode()
+
+
+def _ids(item: reports.Item) -> dict[str, Any]:
+    epoch, digest = reports.token(item.model.lease_token)
+    return {"task_id": item.model.task_id, "attempt_id": item.model.attempt_id, "fence": item.model.fence, "token": digest, "epoch": epoch}
+
+
+async def heartbeat(
+    database: Database, key: Key, items: Sequence[reports.Item], who: dict[str, Any] | None
+) -> tuple[list[dict[str, Any] | Problem], dict[str, Any]]:
+    """Renews every lease and stores progress and logs; per item {leaseExpiresAt, stop} or a Problem.
+
+    `who` is the instance with its `draining` and `slots`, or None for a single report. Also returns serverTime and drain.
+    """
+    rows = [_ids(i) | _said(i) for i in items if i.model is not None]
+    instance = who or {"worker_id": "", "instance_id": "", "draining": None, "slots": None}
+    place = {name: instance[name] for name in ("worker_id", "instance_id")}
+    steps = [
+        heartbeat_sql.alive(project=key.project, **instance),
+        heartbeat_sql.state(project=key.project, **place),
+    ]
+    taken, others, rest = await _settle(database, key.project, rows, heartbeat_sql.renew, _beat_limits(), extra=steps)
+    for row in taken.values():
+        if row.recovered:
+            await admission.admit(database, key.project, [row.concurrency_key])
+    answers = [_beaten(item, taken, others) for item in items]
+    state = rest[1][0]
+    extra: dict[str, Any] = {"serverTime": when(state.now)}
+    if state.drain:
+        extra["drain"] = True
+    return answers, extra
+
+
+def _beat_limits() -> dict[str, Any]:
+    return {"max_lines": MAX_LINES, "max_bytes": MAX_LOG_BYTES, "report_interval": REPORT_INTERVAL}
+
+
+def _said(item: reports.Item) -> dict[str, Any]:
+    lines = reports.log_lines(item.model.logs)
+    progress = reports.progress_of(item.model.progress)
+    encoded = _encode(lines)
+    return {
+        "progress": msgspec.Raw(progress.encode()) if progress else None,
+        "logs": msgspec.Raw(encoded) if lines else None,
+        "log_seq": lines[-1]["seq"] if lines else 0,
+        "log_lines": len(lines),
+        "log_bytes": len(encoded) if lines else 0,
+    }
+
+
+def _beaten(item: reports.Item, taken: dict[str, Row], others: dict[str, Problem]) -> dict[str, Any] | Problem:
+    if item.model is None:
+        assert item.refusal is not None
+        return item.refusal
+    row = taken.get(str(item.model.attempt_id))
+    if row is None:
+        return others[str(item.model.attempt_id)]
+    if row.too_often:
+        return RateLimited(
+            f"progress and logs of one attempt are taken every {REPORT_INTERVAL} s; the lease was renewed", leaseExpiresAt=when(row.lease_expires_at)
+        )
+    stop = "timeout" if row.overdue else "cancel" if row.cancel_requested else None
+    return {"attemptId": row.attempt_id, "leaseExpiresAt": when(row.lease_expires_at), "stop": stop}
+
+
+async def complete(database: Database, key: Key, items: Sequence[reports.Item]) -> list[dict[str, Any] | Problem]:
+    """Takes outcomes; per item {attemptId, taskStatus, duplicate} or a Problem, in the order of the items."""
+    rows = [_ids(i) | _outcome(i) for i in items if i.model is not None]
+    return await _end(database, key.project, items, rows, complete_sql.settle, final=True)
+
+
+def _outcome(item: reports.Item) -> dict[str, Any]:
+    model = item.model
+    code, message, details = reports.error_of(model.error)
+    outcome, result = model.outcome, None
+    parts: dict[str, Any] = {"outcome": outcome}
+    if outcome == "succeeded":
+        given = item.text.get("result")
+        result, broken = reports.result_of(given)
+        if broken is not None:
+            outcome, (code, message), details = "failed", broken, None
+            parts["result"] = hashlib.sha256((given or "").encode(errors="surrogatepass")).hexdigest()
+        else:
+            parts["result"] = canonical(result or "null")
+    elif outcome != "cancelled":
+        parts |= {"code": code, "message": message, "details": details or ""}
+        parts["retryAfterSeconds"] = model.retry_after_seconds
+    return {
+        "outcome": outcome,
+        "result": result,
+        "code": code,
+        "message": message,
+        "details": msgspec.Raw(details.encode()) if details else None,
+        "retry_after": model.retry_after_seconds,
+        "report_hash": reports.report_hash("complete", parts),
+    }
+
+
+async def release(database: Database, key: Key, items: Sequence[reports.Item]) -> list[dict[str, Any] | Problem]:
+    """Gives attempts back; per item {attemptId, taskStatus, duplicate} or a Problem."""
+    rows = [
+        _ids(i)
+        | {
+            "started": i.model.started,
+            "reason": reports.cut(i.model.reason) or None,
+            "report_hash": reports.report_hash("release", {"started": i.model.started}),
+        }
+        for i in items
+        if i.model is not None
+    ]
+    return await _end(database, key.project, items, rows, release_sql.settle, final=False)
+
+
+async def release_claim(database: Database, key: Key, worker_id: str, instance_id: str, claim_id: str) -> list[dict[str, Any]]:
+    """Gives back a claim whose answer never came: its attempts that never reported; that claimId never leases again."""
+    who = {"project": key.project, "worker_id": worker_id, "instance_id": instance_id, "claim_id": claim_id}
+    _, _, rows = await database.run(
+        release_sql.enter(project=key.project, worker_id=worker_id, instance_id=instance_id),
+        release_sql.forget(**who, call=new_id()),
+        release_sql.of_claim(**who),
+    )
+    if not rows:
+        return []
+    epoch = (await database.one(claim_sql.epoch()))[0].epoch
+    found = [
+        {
+            "task_id": r.task_id,
+            "attempt_id": r.attempt_id,
+            "fence": r.fence,
+            "token": r.token,
+            "epoch": epoch,
+            "started": False,
+            "reason": "the claim was given back",
+            "report_hash": reports.report_hash("release", {"started": False}),
+        }
+        for r in rows
+    ]
+    taken, others, _ = await _settle(database, key.project, found, release_sql.settle, {})
+    await _after_end(database, key.project, list(taken.values()))
+    return [{"attemptId": r.attempt_id, "taskStatus": r.status, "duplicate": False} for r in taken.values()]
+
+
+async def _end(
+    database: Database, project: str, items: Sequence[reports.Item], rows: list[dict[str, Any]], settle: Statement, final: bool
+) -> list[dict[str, Any] | Problem]:
+    notify = hints.send(hints.payload(project, done=[r["task_id"] for r in rows])) if final and rows else None
+    taken, others, _ = await _settle(database, project, rows, settle, {}, final=final, notify=notify)
+    await _after_end(database, project, list(taken.values()), told=final)
+    answers: list[dict[str, Any] | Problem] = []
+    seen: set[str] = set()
+    for item in items:
+        if item.model is None:
+            assert item.refusal is not None
+            answers.append(item.refusal)
+            continue
+        name = str(item.model.attempt_id)
+        row = taken.get(name)
+        if row is not None:
+            answers.append({"attemptId": row.attempt_id, "taskStatus": row.status, "duplicate": name in seen})
+            seen.add(name)
+        else:
+            found = others[name]
+            answers.append(found if isinstance(found, Problem) else {"attemptId": item.model.attempt_id, "taskStatus": found, "duplicate": True})
+    return answers
+
+
+async def _settle(
+    database: Database,
+    project: str,
+    rows: list[dict[str, Any]],
+    settle: Statement,
+    params: dict[str, Any],
+    *,
+    final: bool = False,
+    extra: Sequence[Step] = (),
+    notify: Step | None = None,
+) -> tuple[dict[str, Row], dict[str, Any], list[list[Row]]]:
+    """Runs a fenced write over a batch: taken rows by attempt, and for the others a Problem or the status it led to before.
+
+    First all at once, passing over rows that somebody else holds; those one by one with a short wait; what is still held
+    is UNAVAILABLE for that item alone.
+    """
+    unique = {str(row["attempt_id"]): row for row in reversed(rows)}
+    batch = list(unique.values())[::-1]
+    ids = sorted(row["task_id"] for row in batch)
+    steps: list[Step] = []
+    if batch:
+        steps = [complete_sql.lock(project=project, ids=ids), settle(project=project, items=_json(batch), **params)]
+    results = await database.run(*steps, *extra, notify=notify) if steps or extra else []
+    taken = {str(r.attempt_id): r for r in results[1]} if batch else {}
+    left = [row for row in batch if str(row["attempt_id"]) not in taken]
+    others = await _explain(database, project, left, settle, params, taken, final) if left else {}
+    return taken, others, results[len(steps) :]
+
+
+async def _explain(
+    database: Database, project: str, left: list[dict[str, Any]], settle: Statement, params: dict[str, Any], taken: dict[str, Row], final: bool
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    late = []
+    asked = _json([{k: v for k, v in row.items() if k in ("task_id", "attempt_id", "fence", "token", "epoch", "report_hash")} for row in left])
+    by_attempt = {str(row["attempt_id"]): row for row in left}
+    for verdict in await database.one(complete_sql.explain(project=project, items=asked)):
+        name = str(verdict.attempt_id)
+        row = by_attempt[name]
+        if verdict.current and not verdict.other_epoch:
+            try:  # somebody held its row: alone, with a short wait
+                _, again = await database.run(
+                    complete_sql.lock_one(project=project, ids=[row["task_id"]]), settle(project=project, items=_json([row]), **params)
+                )
+                if again:
+                    taken[name] = again[0]
+                    continue
+            except Unavailable:
+                pass
+            found[name] = Unavailable("the task's row is held by another call; nothing was changed")
+        elif verdict.found and verdict.other_epoch and row["epoch"] >= 0:
+            found[name] = EpochChanged(f"the lease token was given in epoch {row['epoch']}")
+        elif verdict.same_report:
+            found[name] = verdict.led_to
+        else:
+            found[name] = StaleAttempt(_stale(verdict))
+            if final and verdict.token_fits:
+                late.append(row)
+    if late:
+        await database.one(complete_sql.late(project=project, items=_json(late)))
+    return found
+
+
+def _stale(verdict: Row) -> str:
+    if not verdict.found:
+        return "there is no such task any more"
+    if verdict.ended_by is not None:
+        return f"the attempt was ended ({verdict.ended_by}); the task is {verdict.status}"
+    return f"the attempt, fence and token are not the task's current ones; the task is {verdict.status}"
+
+
+async def _after_end(database: Database, project: str, rows: list[Row], told: bool = False) -> None:
+    """Admits behind freed keys and hints at what became claimable; a second round trip only if there is any."""
+    if not rows:
+        return
+    await admission.admit(database, project, [r.concurrency_key for r in rows])
+    ready = hints.group((r.type, r.schema_version, r.pool, hints.until(r.due_at)) for r in rows if r.status == "queued" and r.concurrency_key is None)
+    done: list[UUID] = [] if told else [r.id for r in rows if r.status != "queued"]
+    if ready or done:
+        await database.one(hints.send(hints.payload(project, ready=ready, done=done)))
+

@@ -1,0 +1,234 @@
+"""The database: SQL files, one pipeline per transition, and the few connections that carry them.
+
+Only this module (and `migrate`) imports psycopg. A transition is a list of steps sent as one pipeline: one network round
+trip, one transaction. Steps come from `sql/<name>.sql`, whose statements are parted by lines `-- :: name`.
+
+The pool is ours because its life must fit a frozen execution environment: no background tasks, nothing that ticks, a
+connection checked when it was idle and replaced when the server closed it, demoted it or fell silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import namedtuple_row
+
+from .errors import Unavailable
+from .testpoint import armed, testpoint
+
+SQL = Path(__file__).parent / "sql"
+CALL_SECONDS = 25.0  # below every gateway's limit: what we did not finish by then is rolled back and said to be so
+WAIT_SECONDS = 5.0  # for a free connection
+CHECK_AFTER_SECONDS = 30.0  # an idle connection older than this answers a query before it is trusted with work
+
+Row = Any
+_BROKEN = (pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.ReadOnlySqlTransaction, pg.IdleInTransactionSessionTimeout)
+_BUSY = (pg.QueryCanceled, pg.LockNotAvailable, pg.InsufficientResources, pg.ConfigurationLimitExceeded)
+_AGAIN = (pg.SerializationFailure, pg.DeadlockDetected)
+
+
+class Refused(Exception):
+    """A statement called refuse(message): the whole transaction was rolled back."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One statement with its parameters."""
+
+    name: str
+    text: str
+    params: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One statement of a .sql file; calling it with parameters makes a Step."""
+
+    name: str
+    text: str
+
+    def __call__(self, **params: Any) -> Step:
+        return Step(self.name, self.text, params)
+
+
+class Statements:
+    """The statements of one .sql file, as attributes."""
+
+    def __init__(self, name: str) -> None:
+        parts = ("\n" + (SQL / f"{name}.sql").read_text(encoding="utf-8")).split("\n-- :: ")
+        self._found = {}
+        for part in parts[1:]:
+            title, _, text = part.partition("\n")
+            self._found[title.strip()] = Statement(f"{name}.{title.strip()}", text.strip())
+
+    def __getattr__(self, name: str) -> Statement:
+        try:
+            return self._found[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+@cache
+def statements(name: str) -> Statements:
+    """Loads `sql/<name>.sql`."""
+    return Statements(name)
+
+
+class Database:
+    """At most `size` connections to one database, made when first needed. Belongs to one event loop."""
+
+    def __init__(self, url: str, size: int = 1, prepare: bool = True) -> None:
+        self.url = url
+        self.round_trips = 0  # counted, so that tests can hold budgets
+        self._idle: list[tuple[psycopg.AsyncConnection[Row], float]] = []
+        self._slots = asyncio.Semaphore(size)
+        self._prepare = prepare
+
+    async def run(self, *steps: Step, notify: Step | None = None) -> list[list[Row]]:
+        """Runs the steps as one transaction in one round trip; returns the rows of each.
+
+        `notify` runs after the commit, in the same round trip, as a transaction of its own: its failure undoes nothing.
+        Raises Refused where a step refused, Unavailable where the database could not be reached, was too busy or took too
+        long (what the caller may repeat); nothing is half-done in either case. A lost serialisation or deadlock is tried
+        once more.
+        """
+        for last in (False, True):
+            try:
+                async with asyncio.timeout(CALL_SECONDS), self.connection() as connection:
+                    if armed:
+                        return await _one_by_one(connection, steps, notify)
+                    return await self._pipeline(connection, steps, notify)
+            except _AGAIN as error:
+                if last:
+                    raise Unavailable(f"the database gave up on a conflict: {type(error).__name__}") from error
+            except TimeoutError as error:
+                raise Unavailable("the database did not answer in time") from error
+        raise AssertionError("unreachable")
+
+    async def one(self, step: Step) -> list[Row]:
+        """The rows of a single step."""
+        return (await self.run(step))[0]
+
+    async def _pipeline(self, connection: psycopg.AsyncConnection[Row], steps: tuple[Step, ...], notify: Step | None) -> list[list[Row]]:
+        self.round_trips += 1
+        cursors = []
+        # In autocommit mode everything up to the pipeline's sync is one transaction; an explicit BEGIN is only needed
+        # where a notice must follow the commit.
+        async with connection.pipeline():
+            if notify is not None:
+                await connection.execute("BEGIN")
+            for step in steps:
+                cursors.append(await connection.execute(step.text, step.params, prepare=self._prepare))
+            if notify is not None:
+                await connection.execute("COMMIT")
+                await connection.execute(notify.text, notify.params, prepare=self._prepare)
+        return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[Row]]:
+        """A connection, in autocommit mode, for the length of the block. Raises Unavailable for faults of the database."""
+        try:
+            await asyncio.wait_for(self._slots.acquire(), WAIT_SECONDS)
+        except TimeoutError:
+            raise Unavailable("all connections to the database are busy") from None
+        connection = None
+        try:
+            connection = await self._take()
+            yield connection
+        except pg.RaiseException as error:
+            raise _refusal(error) from error
+        except _AGAIN:
+            raise
+        except _BROKEN as error:
+            if connection is not None:
+                await connection.close()
+            raise Unavailable(f"the database connection was lost: {type(error).__name__}") from error
+        except _BUSY as error:
+            raise Unavailable(f"the database is busy: {type(error).__name__}") from error
+        except psycopg.OperationalError as error:
+            raise Unavailable(f"the database cannot be reached: {type(error).__name__}") from error
+        except psycopg.Error as error:
+            if error.sqlstate == "IL001":
+                raise _refusal(error) from error
+            raise
+        finally:
+            try:
+                await self._give_back(connection)
+            finally:
+                self._slots.release()
+
+    async def _take(self) -> psycopg.AsyncConnection[Row]:
+        while self._idle:
+            connection, since = self._idle.pop()
+            if await _is_alive(connection, time.monotonic() - since):
+                return connection
+            await connection.close()
+        return await psycopg.AsyncConnection.connect(
+            self.url, autocommit=True, row_factory=namedtuple_row, prepare_threshold=1 if self._prepare else None, connect_timeout=5
+        )
+
+    async def _give_back(self, connection: psycopg.AsyncConnection[Row] | None) -> None:
+        if connection is None or connection.closed:
+            return
+        status = connection.info.transaction_status
+        if status == TransactionStatus.INERROR:
+            try:
+                await connection.rollback()
+                status = connection.info.transaction_status
+            except psycopg.Error:
+                pass
+        if status == TransactionStatus.IDLE:
+            self._idle.append((connection, time.monotonic()))
+        else:  # a call was cancelled between sending and reading: nobody may inherit its answer
+            await connection.close()
+
+    async def close(self) -> None:
+        """Closes the idle connections; those in use close when given back to a closed loop."""
+        while self._idle:
+            await self._idle.pop()[0].close()
+
+
+def _refusal(error: psycopg.Error) -> Exception:
+    if error.sqlstate == "IL001":
+        return Refused(error.diag.message_primary or "")
+    return error
+
+
+async def _is_alive(connection: psycopg.AsyncConnection[Row], idle_seconds: float) -> bool:
+    if connection.closed:
+        return False
+    try:
+        # A closed or reset socket is readable; a healthy idle one is silent. No round trip is spent on it.
+        readable, _, _ = select.select([connection.fileno()], [], [], 0) if connection.fileno() < 1024 else ([], [], [])
+        if not readable and idle_seconds < CHECK_AFTER_SECONDS:
+            return True
+        async with asyncio.timeout(3):
+            row = await (await connection.execute("SELECT pg_is_in_recovery()")).fetchone()
+        return row is not None and not row[0]
+    except (psycopg.Error, TimeoutError, OSError, ValueError):
+        return False
+
+
+async def _one_by_one(connection: psycopg.AsyncConnection[Row], steps: tuple[Step, ...], notify: Step | None) -> list[list[Row]]:
+    """As `_pipeline`, with a test point after every statement."""
+    found = []
+    async with connection.transaction():
+        for step in steps:
+            cursor = await connection.execute(step.text, step.params)
+            found.append(await cursor.fetchall() if cursor.description else [])
+            await testpoint(step.name)
+    await testpoint(f"{steps[-1].name}.committed")
+    if notify is not None:
+        await connection.execute(notify.text, notify.params)
+    return found

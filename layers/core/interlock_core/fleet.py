@@ -1,0 +1,111 @@
+"""Why does it wait? Compares a waiting task with the fleet and says what would start it (protocol.md §3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .db import Step, statements
+from .settings import Settings
+from .wire.times import when
+
+sql = statements("fleet")
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The online instances that serve one type@version in one pool."""
+
+    instances: int
+    draining: int
+    slots: int
+    used: int
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """What is known of the fleet for some types."""
+
+    serving: dict[tuple[str, str], Serving]
+    nearest: list[Any]
+
+
+NOBODY = Fleet({}, [])
+
+
+def steps(project: str, types: Iterable[tuple[str, int]], settings: Settings) -> tuple[Step, Step]:
+    """The two steps that read the fleet for (type, version) pairs."""
+    pairs = sorted(set(types))
+    names = [f"{task_type}@{version}" for task_type, version in pairs]
+    return (
+        sql.serving(project=project, names=names, offline_seconds=settings.offline_seconds),
+        sql.nearest(
+            project=project,
+            folded=[t.lower() for t, _ in pairs],
+            first_parts=[t.split("/")[0] for t, _ in pairs],
+            last_parts=[t.split("/")[-1] for t, _ in pairs],
+        ),
+    )
+
+
+def read(serving: list[Any], nearest: list[Any]) -> Fleet:
+    """The fleet from the rows of `steps`."""
+    return Fleet({(r.serves, r.pool): Serving(r.instances, r.draining, int(r.slots or 0), int(r.used or 0)) for r in serving}, nearest)
+
+
+def waiting(row: Any, fleet: Fleet) -> dict[str, str] | None:
+    """Reason, detail and next step for a queued or waiting task; None for any other."""
+    if row.status == "waiting":
+        return _because("sleeping", "the handler suspended the task", "It goes on by itself when its wait is over.")
+    if row.status != "queued":
+        return None
+    if row.due_at > row.now:
+        if row.attempts > 0:
+            return _because(
+                "retry-delay", f"attempt {row.attempts + 1} of {row.max_attempts} is due at {when(row.due_at)}", "It is tried again by itself at that time."
+            )
+        return _because("not-due", f"the task is due at {when(row.due_at)}", "It starts by itself at or after that time.")
+    if row.hold == "concurrency":
+        return _because(
+            "concurrency-limit",
+            f"{row.concurrency_limit} tasks at most may hold the concurrency key {row.concurrency_key!r}",
+            "It starts when a holder of the key ends; or submit with a higher limit.",
+        )
+    name = f"{row.type}@{row.schema_version}"
+    found = fleet.serving.get((name, row.pool))
+    if found is None:
+        return _no_worker(row, name, fleet)
+    if found.draining == found.instances:
+        return _because("workers-draining", f"all {found.instances} instances serving {name} in pool {row.pool} are draining", "Start another worker.")
+    if found.used >= found.slots:
+        return _because(
+            "workers-full", f"{found.used} of {found.slots} slots are used by the workers serving {name}", "It starts when a slot is free; or add workers."
+        )
+    return _because(
+        "no-worker", f"no worker has claimed it yet; {found.slots - found.used} slots are free for {name}", "Nothing: a worker claims it within one poll."
+    )
+
+
+def _because(reason: str, detail: str, next_step: str) -> dict[str, str]:
+    return {"reason": reason, "detail": detail, "next": next_step}
+
+
+def _no_worker(row: Any, name: str, fleet: Fleet) -> dict[str, str]:
+    wanted = f"{name} in pool {row.pool}"
+    elsewhere = [pool for (served, pool) in fleet.serving if served == name]
+    if elsewhere:
+        return _because(
+            "no-worker",
+            f"no online worker serves {wanted}; {name} is served in pool {', '.join(sorted(elsewhere))}",
+            "Start a worker in the task's pool, or submit to the pool that is served.",
+        )
+    same = [h for h in fleet.nearest if h.type == row.type]
+    if any(h.schema_version == row.schema_version and h.pool == row.pool for h in same):
+        worker = next(h.worker_id for h in same if h.schema_version == row.schema_version and h.pool == row.pool)
+        return _because("no-worker", f"worker {worker} serves {wanted} but no instance of it is online", f"Start worker {worker}.")
+    near = (same or fleet.nearest)[:3]
+    if near:
+        told = "; ".join(f"worker {h.worker_id} serves {h.type}@{h.schema_version} in pool {h.pool}" for h in near)
+        return _because("no-worker", f"no worker serves {wanted}; {told}", "Compare type, version and pool, and start a worker or submit what is served.")
+    return _because("no-worker", f"no worker ever registered {wanted} in this project", "Start a worker that handles this type and version.")

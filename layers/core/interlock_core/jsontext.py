@@ -1,0 +1,223 @@
+"""JSON that passes through exactly (protocol.md §1): parsed to be checked, kept as the text that was sent.
+
+`parse` gives the value for validation; `members` and `elements` give the raw text of the parts, so that what is stored is a
+slice of the body and nothing is ever re-written. The rules that JSON leaves open are closed here: no duplicate keys, no
+NaN or Infinity, no number beyond a double or 4,300 digits, no lone surrogate, no BOM, nesting of at most 64.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from json.decoder import JSONDecoder
+from typing import Any
+
+import msgspec
+
+from .errors import InvalidJson
+
+MAX_DEPTH = 64
+MAX_DIGITS = 4300
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89abAB]|\\u[dD][c-fC-F]")
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_LONG_DIGITS = re.compile(r"[0-9]{4301}")
+_SPACE = " \t\n\r"
+
+
+class _Broken(ValueError):
+    """A value rule was broken somewhere; `_explain` finds the place."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise _Broken
+    return made
+
+
+def _constant(name: str) -> Any:
+    raise _Broken(name)
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise _Broken
+    return value
+
+
+_strict = JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_float=_float)
+_lenient = JSONDecoder(object_pairs_hook=lambda pairs: dict(pairs))
+
+
+def text_of(body: bytes) -> str:
+    """The body as text. Raises InvalidJson for a BOM or bytes that are not UTF-8."""
+    if body.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
+        raise InvalidJson("the body starts with a byte order mark; send UTF-8 without one")
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidJson(f"byte {error.start} is not valid UTF-8") from None
+
+
+def parse(text: str, pointer: str = "") -> Any:
+    """The value of `text`, checked against every rule above.
+
+    Raises InvalidJson whose pointer (below `pointer`) names the place of the first broken rule.
+    """
+    check_depth(text, pointer)
+    try:
+        value = _strict.decode(text)
+    except json.JSONDecodeError as error:
+        raise InvalidJson(f"{error.msg} at line {error.lineno} column {error.colno}", pointer) from None
+    except ValueError:  # _Broken, or an integer of too many digits
+        raise _explain(text, pointer) from None
+    if _SURROGATE_ESCAPE.search(text) and (found := _find(value, _has_surrogate, pointer)) is not None:
+        raise InvalidJson("a lone surrogate is not a Unicode character", found)
+    return value
+
+
+def parse_leniently(text: str) -> Any:
+    """The value of a batch of reports, in which a broken value rule concerns one item alone.
+
+    Raises InvalidJson only where the text cannot be cut into items at all.
+    """
+    check_depth(text, "", MAX_DEPTH + 8)
+    if _LONG_DIGITS.search(text):
+        text = _LONG_DIGITS.sub("0", text)
+    try:
+        return _lenient.decode(text)
+    except json.JSONDecodeError as error:
+        raise InvalidJson(f"{error.msg} at line {error.lineno} column {error.colno}") from None
+
+
+def check_depth(text: str, pointer: str = "", limit: int = MAX_DEPTH) -> None:
+    """Raises InvalidJson for nesting deeper than `limit`. Never recurses, whatever the interpreter's own limit is."""
+    if text.count("[") + text.count("{") <= limit:
+        return
+    depth = 0
+    for match in _STRING_OR_BRACKET.finditer(text):
+        token = match.group()
+        if token in "[{":
+            depth += 1
+            if depth > limit:
+                raise InvalidJson(f"nesting is deeper than {limit}", pointer)
+        elif token in "]}":
+            depth -= 1
+
+
+def members(text: str) -> dict[str, str]:
+    """Member name → raw text, of text that holds one JSON object and was parsed already."""
+    try:
+        return {key: bytes(raw).decode() for key, raw in _members(text.encode()).items()}
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return _cut(text, "{")
+
+
+def elements(text: str) -> list[str]:
+    """The raw texts of the elements of a JSON array that was parsed already."""
+    try:
+        return [bytes(raw).decode() for raw in _elements(text.encode())]
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return list(_cut(text, "[").values())
+
+
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def _cut(text: str, opening: str) -> dict[str, str]:
+    """Slices one level by hand, for text that only the lenient decoder takes (NaN, lone surrogates, huge numbers)."""
+    found: dict[str, str] = {}
+    at = _skip(text, text.index(opening) + 1)
+    while text[at] not in "]}":
+        key = str(len(found))
+        if opening == "{":
+            key, at = _lenient.raw_decode(text, at)
+            at = _skip(text, _skip(text, at) + 1)  # over the colon
+        try:
+            _, end = _lenient.raw_decode(text, at)
+        except json.JSONDecodeError:
+            raise
+        except ValueError:  # an integer of too many digits
+            end = at
+            while text[end] not in ",]} \t\r\n":
+                end += 1
+        found[key] = text[at:end]
+        at = _skip(text, end)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+    return found
+
+
+def _skip(text: str, at: int) -> int:
+    while text[at] in _SPACE:
+        at += 1
+    return at
+
+
+def _has_surrogate(value: Any) -> bool:
+    return isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def escape(key: str) -> str:
+    """One reference token of a JSON pointer (RFC 6901), without characters that cannot be sent."""
+    return clean(key).replace("~", "~0").replace("/", "~1")
+
+
+def clean(text: str) -> str:
+    """Text as it can be stored: U+0000 and lone surrogates become U+FFFD."""
+    return re.sub("[\x00\ud800-\udfff]", "\ufffd", text)
+
+
+def _find(value: Any, broken: Any, pointer: str) -> str | None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            here = f"{pointer}/{escape(key)}"
+            if broken(key):
+                return here
+            if (found := _find(item, broken, here)) is not None:
+                return found
+        return None
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            if (found := _find(item, broken, f"{pointer}/{index}")) is not None:
+                return found
+        return None
+    return pointer if broken(value) else None
+
+
+class _Pairs(list[tuple[str, Any]]):
+    pass
+
+
+def _explain(text: str, pointer: str) -> InvalidJson:
+    """Parses again, slowly, keeping what was broken, and names the first place."""
+    decoder = JSONDecoder(
+        object_pairs_hook=_Pairs,
+        parse_constant=lambda name: _Broken(f"{name} is not a JSON value"),
+        parse_float=lambda t: _Broken(f"{t[:40]} is beyond the range of a double") if math.isinf(float(t)) else 0.0,
+        parse_int=lambda t: _Broken(f"an integer of more than {MAX_DIGITS} digits") if len(t.lstrip("-")) > MAX_DIGITS else 0,
+    )
+    message, place = _first_broken(decoder.decode(text), pointer) or ("a value is not acceptable", pointer)
+    return InvalidJson(message, place)
+
+
+def _first_broken(value: Any, pointer: str) -> tuple[str, str] | None:
+    if isinstance(value, _Broken):
+        return str(value), pointer
+    if isinstance(value, _Pairs):
+        seen: set[str] = set()
+        for key, item in value:
+            here = f"{pointer}/{escape(key)}"
+            if key in seen:
+                return f"the key {clean(key)[:80]!r} stands twice in one object", here
+            seen.add(key)
+            if (found := _first_broken(item, here)) is not None:
+                return found
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            if (found := _first_broken(item, f"{pointer}/{index}")) is not None:
+                return found
+    return None

@@ -1,0 +1,59 @@
+"""Applies `migrations/*.sql` in order, each once. Safe when many processes do it at the same moment."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import psycopg
+
+_LOCK = 0x696C6F636B  # one transaction-scoped advisory lock: it cannot outlive its transaction, on a pooler either
+
+_TIMEOUTS = {"statement_timeout": "20s", "lock_timeout": "5s", "idle_in_transaction_session_timeout": "10s"}
+
+
+class MigrationError(RuntimeError):
+    """An applied migration was edited, or the database is newer than this code; the message names the file."""
+
+
+def migrate(database_url: str, folder: Path) -> list[str]:
+    """Brings the database up to date and returns the names of the migrations that this call applied.
+
+    Each file is one transaction, recorded in `migrations` with its hash. Raises MigrationError where an applied file has
+    changed since. The role's timeouts are set on the role, since functions may not SET anything on a pooled connection.
+    """
+    applied = []
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        for path in sorted(folder.glob("[0-9]*.sql")):
+            with connection.transaction():
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+                connection.execute(
+                    'CREATE TABLE IF NOT EXISTS migrations (name text COLLATE "C" PRIMARY KEY, hash text NOT NULL,'
+                    " applied_at timestamptz NOT NULL DEFAULT clock_timestamp())"
+                )
+                if _apply(connection, path):
+                    applied.append(path.name)
+        row = connection.execute("SELECT current_user, current_database()").fetchone()
+        assert row is not None
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+            for name, value in _TIMEOUTS.items():
+                connection.execute(
+                    psycopg.sql.SQL("ALTER ROLE {} IN DATABASE {} SET {} = {}").format(
+                        psycopg.sql.Identifier(row[0]), psycopg.sql.Identifier(row[1]), psycopg.sql.Identifier(name), value
+                    )
+                )
+    return applied
+
+
+def _apply(connection: psycopg.Connection[tuple[object, ...]], path: Path) -> bool:
+    text = path.read_text(encoding="utf-8")
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    row = connection.execute("SELECT hash FROM migrations WHERE name = %s", [path.name]).fetchone()
+    if row is not None:
+        if row[0] != digest:
+            raise MigrationError(f"{path.name} was changed after it was applied; add a new migration instead")
+        return False
+    connection.execute(text)  # type: ignore[call-overload]  # our own file, not a literal
+    connection.execute("INSERT INTO migrations (name, hash) VALUES (%s, %s)", [path.name, digest])
+    return True

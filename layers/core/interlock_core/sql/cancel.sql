@@ -1,0 +1,31 @@
+-- Cancels: queued or waiting → cancelled at once; running → cancelRequested, and its holder is told.
+-- Locks: tasks by ascending id. Called by tasks.cancel: lock · cancel · view.
+
+-- :: lock
+SELECT t.id FROM tasks t WHERE t.project = %(project)s AND t.id = ANY(%(ids)s) ORDER BY t.id FOR NO KEY UPDATE
+
+-- :: cancel
+WITH clock AS MATERIALIZED (SELECT app_now() AS now),
+before AS MATERIALIZED (
+    SELECT t.id, t.status, t.cancel_requested, t.attempt_id, t.attempt_ended FROM tasks t
+    WHERE t.project = %(project)s AND t.id = ANY(%(ids)s) ORDER BY t.id FOR NO KEY UPDATE
+), moved AS (
+    UPDATE tasks t SET
+        status = CASE WHEN t.status = 'running' THEN t.status ELSE 'cancelled' END,
+        hold = NULL,
+        finished_at = CASE WHEN t.status = 'running' THEN NULL ELSE clock.now END,
+        cancel_requested = true,
+        attempt_ended = t.attempt_ended OR (t.status <> 'running' AND t.attempt_id IS NOT NULL),
+        journal_seq = t.journal_seq + 1
+    FROM before b, clock
+    WHERE t.id = b.id AND (b.status IN ('queued', 'waiting') OR (b.status = 'running' AND NOT b.cancel_requested))
+    RETURNING t.*, b.attempt_id IS NOT NULL AND NOT b.attempt_ended AND b.status <> 'running' AS ends, clock.now AS at
+), noted AS (
+    INSERT INTO journal (task_id, seq, at, kind, attempt_id, data, ended_attempt, token_hash)
+    SELECT id, journal_seq, at, CASE status WHEN 'running' THEN 'cancel-requested' ELSE 'cancelled' END,
+           CASE status WHEN 'running' THEN attempt_id END,
+           json_build_object('reason', %(reason)s::text)::text, CASE WHEN ends THEN attempt_id END, CASE WHEN ends THEN token_hash END
+    FROM moved
+)
+SELECT b.id, b.status AS before, b.cancel_requested AS requested_before, m.id IS NOT NULL AS changed, m.attempt_id, m.worker_id, m.instance_id
+FROM before b LEFT JOIN moved m ON m.id = b.id

@@ -1,0 +1,105 @@
+-- Ends attempts by their own reports: running → succeeded, failed, queued (retry), cancelled or outcome-unknown.
+-- A current attempt that had expired is first recovered (its expiry uncounted), in the same transaction.
+-- Locks: tasks by ascending id with SKIP LOCKED; a row that somebody else holds is left for `explain`, then tried alone.
+-- Called by attempts.complete: lock · settle; then explain · late for what was not settled.
+
+-- :: lock
+SELECT t.id FROM tasks t
+WHERE t.project = %(project)s AND t.id = ANY(%(ids)s) ORDER BY t.id FOR NO KEY UPDATE SKIP LOCKED
+
+-- :: lock_one
+SELECT t.id, set_config('lock_timeout', '2s', true) FROM tasks t WHERE t.project = %(project)s AND t.id = ANY(%(ids)s) FOR NO KEY UPDATE
+
+-- :: settle
+WITH clock AS MATERIALIZED (SELECT app_now() AS now),
+item AS MATERIALIZED (
+    SELECT * FROM json_to_recordset(%(items)s::json) AS i(task_id uuid, attempt_id uuid, fence integer, token text, epoch integer,
+        outcome text, result text, code text, message text, details json, retry_after double precision, report_hash text)
+), mine AS MATERIALIZED (
+    SELECT t.*, i.outcome, i.result AS given, i.code AS error_code, i.message, i.details, i.retry_after, i.report_hash,
+           t.status <> 'running' AS recovered,
+           t.attempts - (t.status <> 'running' AND t.attempt_expired)::integer AS before
+    FROM tasks t JOIN item i ON t.id = i.task_id
+    WHERE t.project = %(project)s AND t.attempt_id = i.attempt_id AND t.fence = i.fence AND t.token_hash = decode(i.token, 'hex')
+      AND NOT t.attempt_ended AND t.status IN ('running', 'queued', 'outcome-unknown') AND i.epoch = (SELECT epoch FROM service)
+    ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
+), decided AS (
+    SELECT m.id, m.before, m.recovered, m.given, m.report_hash, e.status, e.counts,
+           CASE WHEN e.status IN ('failed', 'outcome-unknown') THEN
+               json_build_object('code', coalesce(e.code, m.error_code), 'message',
+                   CASE e.code WHEN 'ATTEMPTS_EXHAUSTED' THEN format('attempt %%s of %%s failed', m.before + 1, m.max_attempts)
+                               WHEN 'RETRY_NOT_SAFE' THEN 'a non-idempotent attempt is never repeated: ' || m.message
+                               WHEN 'ATTEMPT_TIMEOUT' THEN 'the attempt ran longer than its timeout'
+                               WHEN 'CANCELLED_BY_HANDLER' THEN 'the handler stopped without being asked to' ELSE m.message END,
+                   'details', CASE e.code WHEN 'ATTEMPTS_EXHAUSTED' THEN json_build_object('last', l.last)
+                                          WHEN 'RETRY_NOT_SAFE' THEN json_build_object('last', l.last) ELSE m.details END,
+                   'attemptId', m.attempt_id)::text END AS failure,
+           l.last,
+           clock.now + make_interval(secs => coalesce(least(greatest(m.retry_after, 0), 2592000),
+               backoff_seconds(m.before + 1, m.initial_delay_seconds, m.multiplier, m.max_delay_seconds, m.jitter, random()))) AS again_at
+    FROM mine m CROSS JOIN clock
+    CROSS JOIN LATERAL (SELECT CASE WHEN m.outcome = 'cancelled'
+        THEN json_build_object('code', 'ATTEMPT_TIMEOUT', 'message', 'the attempt ran longer than its timeout')
+        ELSE json_build_object('code', m.error_code, 'message', m.message, 'details', m.details) END AS last) l
+    CROSS JOIN LATERAL attempt_end(m.outcome, safe_to_repeat(m.effect_safety, m.reconciles), true, m.cancel_requested,
+        coalesce(m.deadline_at <= clock.now, false), m.before + 1 < m.max_attempts) e
+), moved AS (
+    UPDATE tasks t SET
+        status = d.status,
+        hold = CASE WHEN d.status <> 'queued' THEN NULL WHEN d.again_at > clock.now THEN 'due'
+                    WHEN t.concurrency_key IS NOT NULL THEN 'concurrency' END,
+        due_at = CASE WHEN d.status = 'queued' THEN d.again_at ELSE t.due_at END,
+        result = CASE WHEN d.status = 'succeeded' THEN d.given END,
+        failure = d.failure,
+        finished_at = CASE WHEN d.status IN ('succeeded', 'failed', 'cancelled') THEN clock.now END,
+        attempts = d.before + d.counts::integer, releases = 0,
+        attempt_ended = true, attempt_expired = false,
+        journal_seq = t.journal_seq + 1 + d.recovered::integer
+    FROM decided d, clock WHERE t.id = d.id
+    RETURNING t.*, d.recovered, d.report_hash, d.last, clock.now AS at
+), recovered AS (
+    INSERT INTO journal (task_id, seq, at, kind, attempt_id)
+    SELECT id, journal_seq - 1, at, 'lease-recovered', attempt_id FROM moved WHERE recovered
+), noted AS (
+    INSERT INTO journal (task_id, seq, at, kind, attempt_id, data, ended_attempt, token_hash, report_hash)
+    SELECT id, journal_seq, at, CASE status WHEN 'queued' THEN 'retry-scheduled' ELSE status END, attempt_id,
+           CASE status WHEN 'queued' THEN json_build_object('error', last, 'attempts', attempts, 'dueAt', due_at)::text
+                       ELSE coalesce(failure, '{}') END,
+           attempt_id, token_hash, decode(report_hash, 'hex')
+    FROM moved
+)
+SELECT attempt_id, status, id, type, schema_version, pool, concurrency_key, due_at FROM moved
+
+-- :: explain
+-- Why a report was not taken: the verdict by what the task says now, and what its journal says of the attempt.
+SELECT i.attempt_id, t.id IS NOT NULL AS found, i.epoch <> (SELECT epoch FROM service) AS other_epoch,
+       coalesce(t.attempt_id = i.attempt_id AND t.fence = i.fence AND t.token_hash = decode(i.token, 'hex') AND NOT t.attempt_ended
+                AND t.status IN ('running', 'queued', 'outcome-unknown'), false) AS current,
+       e.kind AS ended_by,
+       CASE e.kind WHEN 'released' THEN e.data::json ->> 'status' WHEN 'retry-scheduled' THEN 'queued' WHEN 'suspended' THEN 'waiting'
+                   ELSE e.kind END AS led_to,
+       coalesce(e.token_hash = decode(i.token, 'hex'), false) AS token_fits,
+       coalesce(e.report_hash = decode(i.report_hash, 'hex') AND e.token_hash = decode(i.token, 'hex'), false) AS same_report,
+       t.status
+FROM json_to_recordset(%(items)s::json) AS i(task_id uuid, attempt_id uuid, fence integer, token text, epoch integer, report_hash text)
+LEFT JOIN tasks t ON t.id = i.task_id AND t.project = %(project)s
+LEFT JOIN LATERAL (SELECT kind, data, token_hash, report_hash FROM journal j
+                   WHERE j.task_id = t.id AND j.ended_attempt = i.attempt_id ORDER BY j.seq DESC LIMIT 1) e ON true
+
+-- :: late
+-- Keeps a refused final outcome once, as an event that changes nothing.
+WITH item AS (
+    SELECT * FROM json_to_recordset(%(items)s::json) AS i(task_id uuid, attempt_id uuid, outcome text, result text, code text, message text)
+), owner AS MATERIALIZED (
+    SELECT t.id, i.attempt_id, i.outcome, i.result, i.code, i.message FROM tasks t JOIN item i ON t.id = i.task_id
+    WHERE t.project = %(project)s ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
+), counted AS (
+    UPDATE tasks t SET journal_seq = t.journal_seq + 1 FROM owner o
+    WHERE t.id = o.id AND NOT EXISTS (SELECT FROM journal j WHERE j.task_id = o.id AND j.kind = 'late-report' AND j.attempt_id = o.attempt_id)
+    RETURNING t.id, t.journal_seq, o.attempt_id AS late_attempt, o.outcome, o.result AS given, o.code, o.message
+)
+INSERT INTO journal (task_id, seq, at, kind, attempt_id, data)
+SELECT id, journal_seq, (SELECT app_now()), 'late-report', late_attempt,
+       CASE outcome WHEN 'succeeded' THEN json_build_object('outcome', outcome, 'result', given::json)
+                    ELSE json_build_object('outcome', outcome, 'error', json_build_object('code', code, 'message', message)) END::text
+FROM counted

@@ -1,0 +1,59 @@
+-- Settles leases that ended without a report: running → queued (after its backoff), failed, cancelled or outcome-unknown.
+-- Expiry alone does not end the attempt: until somebody else claims the task, a late report of it is still believed.
+-- The policy is the one stored with the task; no registry is asked.
+-- Locks: tasks with SKIP LOCKED. Called by attempts.claim (its own handlers) and leases.sweep (every group), ≤ 100 a call.
+
+-- :: groups
+SELECT project, type, schema_version, pool, count(*) AS lapsed FROM tasks
+WHERE status = 'running' AND lease_expires_at <= (SELECT app_now()) GROUP BY 1, 2, 3, 4 LIMIT 1000
+
+-- :: lapsed
+WITH clock AS MATERIALIZED (SELECT app_now() AS now),
+lapsed AS MATERIALIZED (
+    SELECT t.id FROM clock, json_to_recordset(%(groups)s::json) AS g(project text, type text, schema_version integer, pool text)
+    CROSS JOIN LATERAL (
+        SELECT t.id FROM tasks t
+        WHERE t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
+          AND t.status = 'running' AND t.lease_expires_at <= clock.now
+        LIMIT 100 FOR NO KEY UPDATE OF t SKIP LOCKED) t
+    LIMIT 100
+), decided AS (
+    SELECT t.id, e.status, e.code, e.counts, t.cancel_requested,
+           CASE WHEN t.deadline_at <= clock.now THEN 'ATTEMPT_TIMEOUT' ELSE 'LEASE_EXPIRED' END AS why,
+           clock.now + make_interval(secs => backoff_seconds(t.attempts + 1, t.initial_delay_seconds, t.multiplier, t.max_delay_seconds,
+                                                             t.jitter, random())) AS again_at
+    FROM lapsed l JOIN tasks t ON t.id = l.id CROSS JOIN clock CROSS JOIN LATERAL
+         attempt_end('expired', safe_to_repeat(t.effect_safety, t.reconciles), true, t.cancel_requested,
+                     coalesce(t.deadline_at <= clock.now, false), t.attempts + 1 < t.max_attempts) e
+), moved AS (
+    UPDATE tasks t SET
+        status = d.status,
+        hold = CASE WHEN d.status <> 'queued' THEN NULL WHEN d.again_at > clock.now THEN 'due'
+                    WHEN t.concurrency_key IS NOT NULL THEN 'concurrency' END,
+        due_at = CASE WHEN d.status = 'queued' THEN d.again_at ELSE t.due_at END,
+        finished_at = CASE WHEN d.status IN ('failed', 'cancelled') THEN clock.now END,
+        attempts = t.attempts + d.counts::integer, releases = 0,
+        attempt_expired = d.counts,
+        attempt_ended = d.status IN ('failed', 'cancelled'),
+        failure = CASE d.status
+            WHEN 'outcome-unknown' THEN json_build_object('code', d.code, 'message', 'the lease ended without a report; the effect may have happened',
+                                                          'attemptId', t.attempt_id)::text
+            WHEN 'failed' THEN json_build_object('code', d.code, 'message', format('attempt %%s of %%s ended without a report', t.attempts + 1, t.max_attempts),
+                'details', json_build_object('last', json_build_object('code', d.why, 'message', 'the lease ended without a report')),
+                'attemptId', t.attempt_id)::text END,
+        journal_seq = t.journal_seq + CASE WHEN d.status = 'queued' THEN 1 ELSE 2 END
+    FROM decided d, clock WHERE t.id = d.id
+    RETURNING t.*, d.why, clock.now AS at
+), noted AS (
+    INSERT INTO journal (task_id, seq, at, kind, attempt_id, data)
+    SELECT m.id, m.journal_seq - (m.status <> 'queued')::integer, m.at, 'lease-expired', m.attempt_id,
+           CASE WHEN m.status = 'queued' THEN json_build_object('code', m.why, 'attempts', m.attempts, 'dueAt', m.due_at)
+                ELSE json_build_object('code', m.why, 'attempts', m.attempts) END::text
+    FROM moved m
+), ended AS (
+    INSERT INTO journal (task_id, seq, at, kind, attempt_id, data, ended_attempt, token_hash)
+    SELECT m.id, m.journal_seq, m.at, m.status, m.attempt_id, coalesce(m.failure, '{}'),
+           CASE WHEN m.attempt_ended THEN m.attempt_id END, CASE WHEN m.attempt_ended THEN m.token_hash END
+    FROM moved m WHERE m.status <> 'queued'
+)
+SELECT id, project, type, schema_version, pool, status, concurrency_key, due_at FROM moved

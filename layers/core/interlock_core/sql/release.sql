@@ -1,0 +1,80 @@
+-- Gives attempts back: running → queued at once and uncounted (the 101st release in a row is counted), cancelled where that
+-- was asked for, outcome-unknown where a started attempt is not safe to repeat. Past its deadline it is a time-out.
+-- Locks: tasks by ascending id with SKIP LOCKED; a claim given back by its id locks its instance's row first, as a claim does.
+-- Called by attempts.release: (forget) · complete.lock · settle; then complete.explain for what was not released.
+
+-- :: enter
+SELECT 1 FROM instances WHERE project = %(project)s AND worker_id = %(worker_id)s AND instance_id = %(instance_id)s FOR UPDATE
+
+-- :: forget
+INSERT INTO claims (project, worker_id, instance_id, claim_id, call, released, at)
+VALUES (%(project)s, %(worker_id)s, %(instance_id)s, %(claim_id)s, %(call)s, true, app_now())
+ON CONFLICT (project, worker_id, instance_id, claim_id) DO UPDATE SET released = true, at = excluded.at
+
+-- :: of_claim
+-- Attempts of a claim whose answer never came: those that never reported anything.
+SELECT t.id AS task_id, t.attempt_id, t.fence, encode(t.token_hash, 'hex') AS token FROM tasks t
+WHERE t.project = %(project)s AND t.worker_id = %(worker_id)s AND t.instance_id = %(instance_id)s AND t.claim_id = %(claim_id)s
+  AND t.status IN ('running', 'queued', 'outcome-unknown') AND NOT t.attempt_ended AND NOT t.attempt_reported
+ORDER BY t.id
+
+-- :: settle
+WITH clock AS MATERIALIZED (SELECT app_now() AS now),
+item AS MATERIALIZED (
+    SELECT * FROM json_to_recordset(%(items)s::json) AS i(task_id uuid, attempt_id uuid, fence integer, token text, epoch integer,
+        started boolean, reason text, report_hash text)
+), mine AS MATERIALIZED (
+    SELECT t.*, i.started, i.reason, i.report_hash, t.status <> 'running' AS recovered,
+           t.attempts - (t.status <> 'running' AND t.attempt_expired)::integer AS before
+    FROM tasks t JOIN item i ON t.id = i.task_id
+    WHERE t.project = %(project)s AND t.attempt_id = i.attempt_id AND t.fence = i.fence AND t.token_hash = decode(i.token, 'hex')
+      AND NOT t.attempt_ended AND t.status IN ('running', 'queued', 'outcome-unknown') AND i.epoch = (SELECT epoch FROM service)
+    ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
+), decided AS (
+    SELECT m.id, m.before, m.recovered, m.started, m.reason, m.report_hash, e.status, e.counts OR worn AS counts,
+           CASE WHEN e.counts THEN clock.now + make_interval(secs => backoff_seconds(m.before + 1, m.initial_delay_seconds, m.multiplier,
+                                                                                 m.max_delay_seconds, m.jitter, random()))
+                -- not later than now: the release of a recovered attempt undoes the backoff of its expiry
+                ELSE least(m.due_at, clock.now) END AS again_at,
+           CASE e.status
+               WHEN 'outcome-unknown' THEN json_build_object('code', e.code, 'message', 'a started attempt that is not safe to repeat was given back',
+                                                             'attemptId', m.attempt_id)::text
+               WHEN 'failed' THEN json_build_object('code', e.code, 'message', CASE WHEN worn THEN 'the attempt was given back 101 times in a row'
+                                                    ELSE 'the attempt ran longer than its timeout' END,
+                   'details', CASE e.code WHEN 'ATTEMPTS_EXHAUSTED' THEN json_build_object('last', json_build_object(
+                       'code', CASE WHEN worn THEN 'RELEASED' ELSE 'ATTEMPT_TIMEOUT' END, 'message', coalesce(m.reason, 'released'))) END,
+                   'attemptId', m.attempt_id)::text END AS failure
+    FROM mine m CROSS JOIN clock
+    CROSS JOIN LATERAL (SELECT safe_to_repeat(m.effect_safety, m.reconciles) AS safe, coalesce(m.deadline_at <= clock.now, false) AS overdue) f
+    CROSS JOIN LATERAL attempt_end('released', f.safe, m.started, m.cancel_requested, f.overdue, m.before + 1 < m.max_attempts) r
+    CROSS JOIN LATERAL (SELECT r.status = 'queued' AND NOT r.counts AND m.releases >= 100 AS worn) w
+    CROSS JOIN LATERAL (SELECT CASE WHEN worn AND m.before + 1 >= m.max_attempts THEN 'failed' ELSE r.status END AS status,
+                               CASE WHEN worn AND m.before + 1 >= m.max_attempts THEN 'ATTEMPTS_EXHAUSTED' ELSE r.code END AS code, r.counts) e
+), moved AS (
+    UPDATE tasks t SET
+        status = d.status,
+        hold = CASE WHEN d.status <> 'queued' THEN NULL WHEN d.again_at > clock.now THEN 'due'
+                    WHEN t.concurrency_key IS NOT NULL THEN 'concurrency' END,
+        due_at = CASE WHEN d.status = 'queued' THEN d.again_at ELSE t.due_at END,
+        failure = d.failure,
+        finished_at = CASE WHEN d.status IN ('failed', 'cancelled') THEN clock.now END,
+        attempts = d.before + d.counts::integer,
+        releases = CASE WHEN d.counts THEN 0 ELSE t.releases + 1 END,
+        attempt_ended = true, attempt_expired = false,
+        journal_seq = t.journal_seq + 1 + d.recovered::integer + (d.status <> 'queued')::integer
+    FROM decided d, clock WHERE t.id = d.id
+    RETURNING t.*, d.recovered, d.started AS had_started, d.reason, d.report_hash, clock.now AS at
+), recovered AS (
+    INSERT INTO journal (task_id, seq, at, kind, attempt_id)
+    SELECT id, journal_seq - 1 - (status <> 'queued')::integer, at, 'lease-recovered', attempt_id FROM moved WHERE recovered
+), noted AS (
+    INSERT INTO journal (task_id, seq, at, kind, attempt_id, data, ended_attempt, token_hash, report_hash)
+    SELECT id, journal_seq - (status <> 'queued')::integer, at, 'released', attempt_id,
+           json_build_object('started', had_started, 'reason', reason, 'status', status)::text,
+           attempt_id, token_hash, decode(report_hash, 'hex')
+    FROM moved
+), ended AS (
+    INSERT INTO journal (task_id, seq, at, kind, attempt_id, data)
+    SELECT id, journal_seq, at, status, attempt_id, coalesce(failure, '{}') FROM moved WHERE status <> 'queued'
+)
+SELECT attempt_id, status, id, type, schema_version, pool, concurrency_key, due_at FROM moved

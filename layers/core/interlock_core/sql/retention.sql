@@ -1,0 +1,23 @@
+-- Deletes settled tasks whole (journal and idempotency key with them) once they were kept long enough: only with their key
+-- expired and their parent settled. Bounded: every run shrinks the backlog, whatever its size.
+-- Locks: tasks with SKIP LOCKED. Called by leases.retain, again and again until nothing is left or time is up.
+
+-- :: delete
+WITH clock AS MATERIALIZED (SELECT app_now() AS now),
+old AS MATERIALIZED (
+    SELECT t.id FROM tasks t, clock
+    WHERE t.finished_at < clock.now - make_interval(secs => %(keep_seconds)s)
+      AND NOT EXISTS (SELECT FROM idempotency i WHERE i.task_id = t.id AND i.expires_at > clock.now)
+      AND (t.parent_id IS NULL OR NOT EXISTS (SELECT FROM tasks p WHERE p.id = t.parent_id AND p.finished_at IS NULL))
+    ORDER BY t.finished_at LIMIT %(limit)s FOR UPDATE OF t SKIP LOCKED
+), events AS (
+    DELETE FROM journal j USING old WHERE j.task_id = old.id RETURNING 1
+), keys AS (
+    DELETE FROM idempotency i USING old WHERE i.task_id = old.id RETURNING 1
+), gone AS (
+    DELETE FROM tasks t USING old WHERE t.id = old.id RETURNING 1
+)
+SELECT (SELECT count(*) FROM gone) AS tasks, (SELECT count(*) FROM events) AS events, (SELECT count(*) FROM keys) AS keys
+
+-- :: done
+UPDATE service SET retained_at = app_now()

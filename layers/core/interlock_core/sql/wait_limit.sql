@@ -1,0 +1,40 @@
+-- Fails ready tasks that no online worker serves: queued, due, not key-blocked → failed WORKER_WAIT_LIMIT. The wait is counted
+-- from the latest of the due time and the last moment that an instance serving the type was online.
+-- Locks: tasks with SKIP LOCKED. Called by leases.sweep, group by group.
+
+-- :: groups
+-- One row per group with ready work (a loose index scan), with the last moment that somebody served it.
+WITH RECURSIVE groups AS (
+    (SELECT project, type, schema_version, pool FROM tasks WHERE status = 'queued' AND hold IS NULL
+     ORDER BY project, type, schema_version, pool LIMIT 1)
+    UNION ALL
+    SELECT n.* FROM groups g CROSS JOIN LATERAL (
+        SELECT t.project, t.type, t.schema_version, t.pool FROM tasks t
+        WHERE t.status = 'queued' AND t.hold IS NULL AND (t.project, t.type, t.schema_version, t.pool) > (g.project, g.type, g.schema_version, g.pool)
+        ORDER BY t.project, t.type, t.schema_version, t.pool LIMIT 1) n
+)
+SELECT g.*, s.seen FROM groups g CROSS JOIN LATERAL (
+    SELECT max(coalesce(i.ended_at, i.last_seen)) AS seen FROM instances i
+    WHERE i.project = g.project AND i.pool = g.pool AND i.serves @> ARRAY[g.type || '@' || g.schema_version]) s
+WHERE coalesce(s.seen, '-infinity') < (SELECT app_now()) - make_interval(secs => %(limit_seconds)s)
+
+-- :: settle
+WITH clock AS MATERIALIZED (SELECT app_now() AS now),
+late AS MATERIALIZED (
+    SELECT t.id FROM clock, json_to_recordset(%(groups)s::json) AS g(project text, type text, schema_version integer, pool text)
+    CROSS JOIN LATERAL (
+        SELECT t.id FROM tasks t
+        WHERE t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
+          AND t.status = 'queued' AND t.hold IS NULL AND t.due_at <= clock.now - make_interval(secs => %(limit_seconds)s)
+        LIMIT 500 FOR NO KEY UPDATE OF t SKIP LOCKED) t
+), moved AS (
+    UPDATE tasks t SET status = 'failed', finished_at = clock.now, journal_seq = t.journal_seq + 1, attempt_ended = true,
+        failure = json_build_object('code', 'WORKER_WAIT_LIMIT',
+            'message', format('no online worker served %%s@%%s in pool %%s for %%s seconds', t.type, t.schema_version, t.pool, %(limit_seconds)s::double precision))::text
+    FROM late, clock WHERE t.id = late.id
+    RETURNING t.*
+), noted AS (
+    INSERT INTO journal (task_id, seq, at, kind, data, ended_attempt, token_hash)
+    SELECT id, journal_seq, finished_at, 'failed', failure, attempt_id, token_hash FROM moved
+)
+SELECT id, project, concurrency_key FROM moved

@@ -1,0 +1,79 @@
+"""Opaque keyset cursors, bound to their filter and project: pages neither skip nor repeat when rows come or go between them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from typing import Any
+
+from ..errors import InvalidCursor, InvalidRequest
+
+DEFAULT_LIMIT = 50
+MAX_LIMIT = 200
+
+
+def page_limit(text: str | None) -> int:
+    """`?limit=`. Raises InvalidRequest outside 1–200."""
+    if text is None:
+        return DEFAULT_LIMIT
+    if not text.isascii() or not text.isdigit() or len(text) > 4 or not 1 <= int(text) <= MAX_LIMIT:
+        raise InvalidRequest(f"limit must be a whole number from 1 to {MAX_LIMIT}", "/limit")
+    return int(text)
+
+
+def write(scope: Any, anchor: list[Any]) -> str:
+    """A cursor that goes on after `anchor` within `scope` (project and filter, JSON-able)."""
+    text = json.dumps([_digest(scope), anchor], separators=(",", ":"), default=str)
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def read(scope: Any, cursor: str | None, size: int) -> list[Any] | None:
+    """The anchor of a cursor made for the same scope. Raises InvalidCursor for any other text."""
+    if cursor is None:
+        return None
+    try:
+        found = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
+        digest, anchor = found
+        if digest != _digest(scope) or len(anchor) != size:
+            raise ValueError
+    except (ValueError, TypeError, binascii.Error, RecursionError):
+        raise InvalidCursor("the cursor was made for another list, filter or project, or is not a cursor") from None
+    return list(anchor)
+
+
+def _digest(scope: Any) -> str:
+    return hashlib.sha256(json.dumps(scope, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def wait_seconds(text: str | None) -> float:
+    """`?waitSeconds=`: how long a caller would wait. Raises InvalidRequest outside 0–20."""
+    if text is None:
+        return 0.0
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 20:
+        raise InvalidRequest("waitSeconds must be a number from 0 to 20", "/waitSeconds")
+    return seconds
+
+
+def after_seq(text: str | None) -> int:
+    """`?after=`: a journal seq. Raises InvalidRequest for anything that is not a whole number from 0."""
+    if text is None:
+        return 0
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise InvalidRequest("after must be the seq of an event", "/after")
+    return int(text)
+
+
+def fitting(events: list[dict[str, Any]], limit: int = 2_000_000) -> list[dict[str, Any]]:
+    """The first events that fit one answer (at least one)."""
+    size = 0
+    for index, event in enumerate(events):
+        size += len(bytes(event["data"])) + 200
+        if size > limit and index > 0:
+            return events[:index]
+    return events

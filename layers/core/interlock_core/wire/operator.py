@@ -1,0 +1,37 @@
+"""Bodies of operator and admin calls (protocol.md §10)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .fields import Identifier, Instant, PathName, Strict
+
+Glob = Annotated[str, Field(min_length=1, max_length=255)]
+
+
+class NewKey(Strict):
+    """POST /v1/keys."""
+
+    name: Identifier
+    kind: Literal["task-producer", "task-worker", "operator", "metrics", "admin"]
+    types: Annotated[list[Glob], Field(min_length=1, max_length=100)] | None = None
+    pools: Annotated[list[Identifier], Field(min_length=1, max_length=100)] | None = None
+    worker_ids: Annotated[list[PathName], Field(min_length=1, max_length=100)] | None = None
+    may_schedule: bool | None = None
+    expires_at: Instant | None = None
+    project: Identifier | None = None
+    idempotency_key: Identifier | None = None
+
+
+class NewProject(Strict):
+    """POST /v1/projects."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+    require_worker: Literal["registered", "online"] | None = None
+    idempotency_key: Identifier | None = None
+
+
+class Nothing(Strict):
+    """A call whose body, if any, is an empty object."""

@@ -1,0 +1,106 @@
+"""Query strings of lists: known names only, each read by its own rule."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar
+from uuid import UUID
+
+from starlette.requests import Request
+
+from ..errors import InvalidRequest, Problem
+from ..states import STATUSES
+from .fields import TYPE
+from .times import read
+
+
+def query(request: Request, names: tuple[str, ...]) -> dict[str, list[str]]:
+    """The query parameters, as lists. Raises InvalidRequest for an unknown name: a typo must not be silently ignored."""
+    found: dict[str, list[str]] = {}
+    for name, value in request.query_params.multi_items():
+        if name not in names:
+            raise InvalidRequest(f"{name[:80]!r} is not a parameter of this call; known are {', '.join(names) or 'none'}", f"/{name[:80]}")
+        if "\x00" in value:
+            raise InvalidRequest(f"{name} must not contain U+0000", f"/{name}")
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def _text(value: str) -> str:
+    if not 1 <= len(value) <= 255:
+        raise ValueError("must have 1 to 255 characters")
+    return value
+
+
+def _type(value: str) -> str:
+    if TYPE.fullmatch(value) is None:
+        raise ValueError("must be group/name")
+    return value
+
+
+def _number(value: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,10}", value) or not 1 <= int(value) <= 2_147_483_647:
+        raise ValueError("must be a whole number of at least 1")
+    return int(value)
+
+
+def _id(value: str) -> UUID:
+    if len(value) != 36:
+        raise ValueError("must be an id")
+    return UUID(value)
+
+
+def _tag(value: str) -> str:
+    key, colon, wanted = value.partition(":")
+    if not colon or not key:
+        raise ValueError("must be key:value")
+    return json.dumps({key: wanted})
+
+
+class TaskFilter:
+    """The filters of GET /v1/tasks by their names on the wire."""
+
+    RULES: ClassVar[dict[str, tuple[str, Callable[[str], Any]]]] = {
+        "type": ("type", _type),
+        "schemaVersion": ("schema_version", _number),
+        "pool": ("pool", _text),
+        "tag": ("tag", _tag),
+        "idempotencyKey": ("idempotency_key", _text),
+        "parentId": ("parent_id", _id),
+        "rerunOf": ("rerun_of", _id),
+        "scheduleOwner": ("schedule_owner", _text),
+        "scheduleName": ("schedule_name", _text),
+        "failureCode": ("failure_code", _text),
+        "createdAfter": ("created_after", read),
+        "createdBefore": ("created_before", read),
+        "finishedAfter": ("finished_after", read),
+        "finishedBefore": ("finished_before", read),
+    }
+    NAMES = ("status", *RULES)
+
+
+def task_filter(given: dict[str, list[str]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(parameters of the page statement, the filter as given: the scope of its cursors). Raises InvalidRequest."""
+    statuses = given.get("status")
+    for status in statuses or []:
+        if status not in STATUSES:
+            raise InvalidRequest(f"status must be one of {', '.join(STATUSES)}", "/status")
+    found: dict[str, Any] = {"status": statuses}
+    for name, (column, rule) in TaskFilter.RULES.items():
+        values = given.get(name, [])
+        if len(values) > 1:
+            raise InvalidRequest(f"{name} may be given once", f"/{name}")
+        found[column] = one(name, values[0], rule) if values else None
+    return found, {name: values for name, values in given.items() if name in TaskFilter.NAMES}
+
+
+def one(name: str, value: str, rule: Callable[[str], Any]) -> Any:
+    """A parameter read by a rule; its ValueError becomes InvalidRequest naming the parameter."""
+    try:
+        return rule(value)
+    except Problem:
+        raise
+    except (ValueError, OverflowError) as error:
+        raise InvalidRequest(f"{name} {error}", f"/{name}") from None
