@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-pytest_plugins = ["support.database", "support.clock", "support.api", "support.dev_service", "support.proxy", "support.owner"]
+pytest_plugins = [
+    "support.database",
+    "support.clock",
+    "support.api",
+    "support.dev_service",
+    "support.proxy",
+    "support.owner",
+    "support.worker_process",
+]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

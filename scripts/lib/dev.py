@@ -143,7 +143,7 @@ def configure(database_url: str, service_url: str) -> None:
     for name, value in LOCAL_SETTINGS.items():
         os.environ.setdefault(f"INTERLOCK_SERVER_{name}", value)
     os.environ["INTERLOCK_SERVER_DATABASE_URL"] = database_url
-    os.environ["INTERLOCK_SERVER_STREAM_URL"] = service_url
+    os.environ.setdefault("INTERLOCK_SERVER_STREAM_URL", service_url)
 
 
 async def serve(
@@ -155,7 +155,7 @@ async def serve(
     async with open_pool(settings) as database:
         app.state.database = database
         keys = await bootstrap(database, PROJECT, read_keys(folder / "dev.json"))
-        info = {"serviceUrl": service_url, "streamUrl": service_url, "databaseUrl": url, "project": PROJECT, "keys": keys}
+        info = {"serviceUrl": service_url, "streamUrl": settings.stream_url, "databaseUrl": url, "project": PROJECT, "keys": keys}
         write_private(folder / "dev.json", json.dumps(info, indent=2) + "\n")
 
         web = Web(app)

@@ -24,7 +24,11 @@ class Rule:
     method: str
     path: str
     before: bool
+    always: bool = False
     done: threading.Event = field(default_factory=threading.Event)
+
+    def meets(self, method: str, path: str) -> bool:
+        return method == self.method and (path == self.path or (self.path.endswith("*") and path.startswith(self.path[:-1])))
 
     def wait(self, timeout: float = 10.0) -> None:
         assert self.done.wait(timeout), f"no {self.method} {self.path} came within {timeout:g} s"
@@ -72,6 +76,18 @@ class Proxy:
         """Cut the connection of the next such request before anything of it was forwarded."""
         return self._plan(Rule(method, path, before=True))
 
+    def refuse(self, method: str, path: str) -> Rule:
+        """Cut every such request from now on, also what is open of them, until `restore`."""
+        rule = self._plan(Rule(method, path, before=True, always=True))
+
+        def run() -> None:
+            for connection in list(self._connections):
+                if connection.serves is not None and rule.meets(*connection.serves):
+                    connection.abort()
+
+        self._call(run)
+        return rule
+
     def black_hole(self, on: bool = True) -> None:
         """Take connections and bytes and pass nothing on, either way; what was held back flows when it ends."""
         self._call(lambda: self._flowing.clear() if on else self._flowing.set())
@@ -87,9 +103,10 @@ class Proxy:
         self._call(run)
 
     def restore(self) -> None:
-        """End a `cut`, a black hole and a delay."""
+        """End a `cut`, a black hole, a delay and every refusal."""
 
         def run() -> None:
+            self._rules = [rule for rule in self._rules if not rule.always]
             self._refusing = False
             self._delay = 0.0
             self._flowing.set()
@@ -114,20 +131,18 @@ class Proxy:
 
         asyncio.run_coroutine_threadsafe(inside(), self._loop).result(10)
 
-    def _match(self, head: bytes) -> Rule | None:
-        """The rule that a request's first bytes meet. Each rule is used once."""
+    def _match(self, connection: _Connection, head: bytes) -> Rule | None:
+        """The rule that a request's first bytes meet. A rule is used once, unless it stands for always."""
         parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(parts) != 3 or not parts[2].startswith("HTTP/"):
             return None
-        method, path = parts[0], parts[1].partition("?")[0]
-        for rule in self._rules:
-            if rule.method == method and (path == rule.path or (rule.path.endswith("*") and path.startswith(rule.path[:-1]))):
-                self._rules.remove(rule)
-                if not rule.before:
-                    self.requests.append((method, path))
-                return rule
-        self.requests.append((method, path))
-        return None
+        method, path = connection.serves = (parts[0], parts[1].partition("?")[0])
+        found = next((rule for rule in self._rules if rule.meets(method, path)), None)
+        if found is not None and not found.always:
+            self._rules.remove(found)
+        if found is None or not found.before:
+            self.requests.append((method, path))
+        return found
 
     async def _open(self) -> None:
         self._flowing = asyncio.Event()
@@ -178,6 +193,8 @@ class _Connection:
         self._target = (up_reader, up_writer)
         self._new_request = True  # the next bytes from the client begin a request
         self._losing: Rule | None = None
+        #: The latest request on it.
+        self.serves: tuple[str, str] | None = None
 
     def abort(self) -> None:
         self._client[1].transport.abort()
@@ -194,7 +211,7 @@ class _Connection:
         async for piece in self._read(self._client[0]):
             if self._new_request:
                 self._new_request = False
-                rule = self._proxy._match(piece)
+                rule = self._proxy._match(self, piece)
                 if rule is not None and rule.before:
                     rule.done.set()
                     return
