@@ -24,27 +24,36 @@ LIMIT = 5 * 1024 * 1024
 Handler = Callable[[dict[str, Any], Any], Any]
 
 
-def load(name: str) -> ModuleType:
-    """A function's app.py as a fresh execution environment imports it: no state of an earlier test's database."""
-    spec = importlib.util.spec_from_file_location(f"environment_{name}", ROOT / "functions" / name / "app.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def load(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Handler]]:
+    """Imports a function's app.py as a fresh execution environment does and gives its Lambda entry, on this test's database."""
+    monkeypatch.setenv("INTERLOCK_SERVER_DATABASE_URL", database_url)
+    loaded: list[ModuleType] = []
+
+    def load_one(name: str) -> Handler:
+        spec = importlib.util.spec_from_file_location(f"environment_{name}", ROOT / "functions" / name / "app.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        loaded.append(module)
+        handler: Handler = module.handler
+        return handler
+
+    yield load_one
+    # The entry has made its loop the current one; it lives as long as its environment, so here it is ours to close.
+    loop = asyncio.get_event_loop_policy().get_event_loop()
+    for module in loaded:
+        if module.app.state.database is not None:
+            loop.run_until_complete(module.app.state.database.close())
+    loop.close()
+    asyncio.set_event_loop(None)
 
 
 @pytest.fixture
-def submit(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Handler]:
-    """The submit function's entry, on this test's database."""
-    monkeypatch.setenv("INTERLOCK_SERVER_DATABASE_URL", database_url)
-    module = load("submit")
-    yield module.handler
-    loop = asyncio.get_event_loop_policy().get_event_loop()
-    if module.app.state.database is not None:
-        loop.run_until_complete(module.app.state.database.close())
-    loop.close()
-    asyncio.set_event_loop(None)
+def submit(load: Callable[[str], Handler]) -> Handler:
+    """The submit function's entry."""
+    return load("submit")
 
 
 @pytest.fixture
@@ -188,11 +197,8 @@ def test_one_environment_answers_many_events_on_one_connection(
         assert connection.execute(query, (database_url.rpartition("/")[2],)).fetchone() == (1,)
 
 
-def test_a_query_and_an_encoded_path_arrive_whole(
-    keys: dict[str, str], database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("INTERLOCK_SERVER_DATABASE_URL", database_url)
-    handler = load("read").handler
+def test_a_query_and_an_encoded_path_arrive_whole(load: Callable[[str], Handler], keys: dict[str, str]) -> None:
+    handler = load("read")
     sent = [("authorization", f"Bearer {keys['task-producer']}")]
     for target, route, status in (
         ("/v1/tasks?tag=order%3A17%20a&status=queued&status=running", "GET /v1/tasks", 200),
