@@ -32,7 +32,7 @@ from interlock_core.settings import Settings, SettingsError
 from os_user import NoOsUser
 from postgres import Postgres, PostgresFailed
 from postgres_binaries import OLDEST, NoPostgres
-from service import Scheduled, build_app, load_scheduled
+from service import RouteMissing, Scheduled, build_app, load_scheduled
 from template import ROOT
 
 PROJECT = "dev"
@@ -61,7 +61,7 @@ class PortTaken(Exception):
 
 REFUSALS = (
     *(PostgresFailed, NoPostgres, NoOsUser, FolderInUse, PortTaken),
-    *(DatabaseEnded, DatabaseTooOld, MigrationError, SettingsError, psycopg.OperationalError),
+    *(DatabaseEnded, DatabaseTooOld, MigrationError, SettingsError, psycopg.OperationalError, RouteMissing),
 )
 
 

@@ -18,15 +18,8 @@ from support.waiting import wait_until
 ROOT = Path(__file__).resolve().parents[2]
 #: How this network wants to be used; everything else of the environment is left behind.
 NETWORK = (
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "PIP_CERT",
-    "PIP_INDEX_URL",
-    "UV_INDEX_URL",
-    "UV_DEFAULT_INDEX",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "PIP_CERT", "PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX"),
+    *("http_proxy", "https_proxy", "no_proxy"),
 )
 
 
