@@ -10,16 +10,22 @@ from starlette.applications import Starlette
 
 from interlock_core.db import Database
 from interlock_core.keys import bootstrap
+from interlock_core.settings import Settings
+from service import build_app
 
 PROJECT = "test"
 
 
 @pytest.fixture
-def app(database: Database) -> Starlette:
-    """Every function and the stream on `database`."""
-    from service import build_app
+def settings(database_url: str) -> Settings:
+    """The service's settings in these tests: the defaults. A module with other wishes has a fixture of this name."""
+    return Settings(database_url=database_url)
 
-    flat = build_app()
+
+@pytest.fixture
+def app(database: Database, settings: Settings) -> Starlette:
+    """Every function and the stream on `database`."""
+    flat = build_app(settings)
     flat.state.database = database
     return flat
 
