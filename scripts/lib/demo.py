@@ -64,7 +64,7 @@ def _stop(_signal: int, _frame: FrameType | None) -> None:
 def tasks() -> list[tuple[str, str, dict[str, Any]]]:
     return [
         ("The first task", "demo/hello", {"name": "Ada"}),
-        ("Real work on a real file", "demo/text-statistics", {"path": str(ROOT / "README.md")}),
+        ("Real work on a real file", "demo/text-statistics", {"path": "README.md"}),
     ]
 
 
