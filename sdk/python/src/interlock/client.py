@@ -59,6 +59,7 @@ class Client:
         self.timeout = timeout
         self._key = find_key(key, kind, profile)
         self._connections: httpx.Client | None = None
+        self._closer: weakref.finalize[[httpx.Client, int], Client] | None = None
         self._reset()
         _clients.add(self)
 
@@ -175,9 +176,10 @@ class Client:
     def close(self) -> None:
         """Close the connections. The client opens new ones if it is used again."""
         with self._lock:
-            http, self._connections = self._connections, None
-        if http is not None:
-            http.close()
+            self._connections = None
+            closer, self._closer = self._closer, None
+        if closer is not None:
+            closer()
 
     def _http(self) -> httpx.Client:
         if self._pid != os.getpid():
@@ -188,6 +190,7 @@ class Client:
                 http = self._connections
                 if http is None:
                     http = self._connections = open_connections()
+                    self._closer = weakref.finalize(self, close_connections, http, self._pid)
         return http
 
     def _pause(self, seconds: float, stop: Callable[[], bool] | None) -> bool:
@@ -203,6 +206,7 @@ class Client:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._connections = None
+        self._closer = None
 
     def forget_parent(self) -> None:
         """Start afresh in a child process."""
@@ -260,6 +264,12 @@ def open_connections(read_timeout: float = 40.0) -> httpx.Client:
         timeout=httpx.Timeout(10.0, read=read_timeout),
         limits=httpx.Limits(max_connections=100, max_keepalive_connections=40, keepalive_expiry=20.0),
     )
+
+
+def close_connections(http: httpx.Client, pid: int) -> None:
+    """Close what this process opened; called at the latest when the client is collected."""
+    if pid == os.getpid():
+        http.close()
 
 
 def read_body(response: httpx.Response, deadline: float) -> bytes:
