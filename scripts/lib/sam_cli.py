@@ -44,7 +44,16 @@ def build_python() -> Path:
     python = TOOLS / f"build-python{BUILD_PYTHON}" / "bin" / f"python{BUILD_PYTHON}"
     with _locked("build-python"):
         if not python.exists():
-            _uv("venv", "--quiet", "--clear", "--seed", "--python", BUILD_PYTHON, str(python.parent.parent))
+            ours = "{}.{}".format(*sys.version_info) == BUILD_PYTHON
+            _uv(
+                "venv",
+                "--quiet",
+                "--clear",
+                "--seed",
+                "--python",
+                sys.executable if ours else BUILD_PYTHON,
+                str(python.parent.parent),
+            )
     return python
 
 
@@ -90,6 +99,7 @@ def _uv(*arguments: str) -> None:
         raise ToolMissing("uv was not found; run scripts/check or scripts/test once, they install it")
     # A VIRTUAL_ENV of the caller's must not be taken for the target.
     environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT")}
+    environment["UV_PYTHON_DOWNLOADS"] = "never"
     if not os.access(os.environ.get("UV_CACHE_DIR") or Path.home(), os.W_OK):
         environment["UV_CACHE_DIR"] = str(TOOLS / "cache")
     done = subprocess.run([uv, *arguments], env=environment, cwd=TOOLS, capture_output=True, text=True, timeout=600, check=False)

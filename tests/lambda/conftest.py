@@ -93,6 +93,11 @@ class Caller:
 
 
 @pytest.fixture
+def anyone() -> Caller:
+    return Caller("none")
+
+
+@pytest.fixture
 def producer(keys: dict[str, str]) -> Caller:
     return Caller(keys["task-producer"])
 

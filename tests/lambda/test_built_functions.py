@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from emulator import Emulator
+from template import Function, read_functions
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -93,3 +95,17 @@ def test_a_scheduled_event_is_taken_twice(open_function: Open, name: str) -> Non
     for answer in (function.invoke(event), function.invoke(event)):
         assert isinstance(answer, dict)
         assert "errorType" not in answer
+
+
+OPEN = {"/healthz", "/readyz", "/openapi.json", "/tasks.md"}
+
+
+@pytest.mark.parametrize(
+    "function", [function for function in read_functions() if function.routes], ids=lambda function: function.name
+)
+def test_every_route_is_served_by_its_built_function(open_function: Open, anyone: Any, function: Function) -> None:
+    with open_function(f"{function.name.title()}Function") as emulator:
+        for route in function.routes:
+            target = re.sub(r"\{\w+\}", "1", route.path)
+            answer = anyone.send(emulator, route.method, target, route=f"{route.method} {route.path}")
+            assert answer.status == (200 if route.path in OPEN else 401), (route, answer, emulator.output())
