@@ -12,6 +12,7 @@ pytest_plugins = [
     "support.proxy",
     "support.owner",
     "support.worker_process",
+    "support.play",  # last: it builds on the others
 ]
 
 

@@ -141,14 +141,12 @@ def lambda_handler(app: Starlette) -> Callable[[dict[str, Any], Any], Any]:
     """The Lambda entry point: one event loop and one lazily made connection for the life of the execution environment."""
     from mangum import Mangum
 
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
     adapter = Mangum(app, lifespan="off")
 
     def handle(event: dict[str, Any], context: Any) -> Any:
+        _enter_loop()
         if app.state.database is None:
             open_database(app, 1)
-        asyncio.set_event_loop(loop)
         try:
             return adapter(event, context)
         except (ValueError, UnicodeError) as error:  # a body that says base64 and is not
@@ -161,14 +159,24 @@ def lambda_handler(app: Starlette) -> Callable[[dict[str, Any], Any], Any]:
     return handle
 
 
+_loop: list[asyncio.AbstractEventLoop] = []
+
+
+def _enter_loop() -> asyncio.AbstractEventLoop:
+    """The one event loop of an execution environment, made at its first event: its connection belongs to it."""
+    if not _loop:
+        _loop.append(asyncio.new_event_loop())
+    asyncio.set_event_loop(_loop[0])
+    return _loop[0]
+
+
 def scheduled_handler(run: Callable[[Database, Settings], Awaitable[dict[str, Any]]]) -> Callable[[dict[str, Any], Any], Any]:
     """The Lambda entry point of a scheduled function; its answer says what it did."""
-    loop = asyncio.new_event_loop()
     settings = Settings.from_environment()
     database: list[Database] = []
 
     def handle(event: dict[str, Any], context: Any) -> Any:
-        asyncio.set_event_loop(loop)
+        loop = _enter_loop()
         if not database:
             database.append(Database(settings.database_url, 1, settings.prepare_statements))
         return loop.run_until_complete(run(database[0], settings))

@@ -35,7 +35,7 @@ item AS MATERIALIZED (
                                           WHEN 'RETRY_NOT_SAFE' THEN json_build_object('last', l.last) ELSE m.details END,
                    'attemptId', m.attempt_id)::text END AS failure,
            l.last,
-           clock.now + make_interval(secs => coalesce(least(greatest(m.retry_after, 0), 2592000),
+           clock.now + make_interval(secs => coalesce(CASE WHEN m.retry_after IS NOT NULL THEN least(greatest(m.retry_after, 0), 2592000) END,
                backoff_seconds(m.before + 1, m.initial_delay_seconds, m.multiplier, m.max_delay_seconds, m.jitter, random()))) AS again_at
     FROM mine m CROSS JOIN clock
     CROSS JOIN LATERAL (SELECT CASE WHEN m.outcome = 'cancelled'
