@@ -7,15 +7,15 @@ import multiprocessing
 import os
 import pickle
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
-from sdk.conftest import KEY, Answer, ScriptedServer, Seen
 
 from interlock import ApiError, Client, ConfigurationError, TaskProducer, Unreachable
 from interlock.backoff import LONGEST_RETRY_AFTER
+from sdk.conftest import KEY, Answer, ScriptedServer, Seen
 
 TASK = {"id": "t-1", "type": "demo/hello", "schemaVersion": 1, "status": "queued", "settled": False}
 
@@ -25,7 +25,7 @@ def open_client(server: ScriptedServer, **options: float) -> Client:
 
 
 def in_seconds(seconds: float) -> str:
-    return format_datetime(datetime.now(timezone.utc) + timedelta(seconds=seconds), usegmt=True)
+    return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
 
 
 def test_b60_foreign_answers_are_survived_with_sane_pauses(scripted: ScriptedServer, pauses: list[float]) -> None:
@@ -73,7 +73,7 @@ def test_the_time_of_a_call_is_bounded(scripted: ScriptedServer) -> None:
     with pytest.raises(ApiError, match="HTTP_503"):
         open_client(scripted, timeout=5).request("GET", "/v1/config")
     assert len(scripted.seen) == 1  # the pause told by the service would have outlived the call
-    with pytest.raises(Unreachable, match="no answer from 127.0.0.1"):
+    with pytest.raises(Unreachable, match=r"no answer from 127\.0\.0\.1"):
         Client("http://127.0.0.1:9", KEY).request("GET", "/v1/config", timeout=0.3)
 
 

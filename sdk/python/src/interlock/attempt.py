@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any, Literal
 
-from interlock.json_text import encode
 from interlock.notes import Notes
 from interlock.task import read_time
 
@@ -53,7 +53,7 @@ class Attempt:
         self.task_id: str = claim["taskId"]
         self.lease_seconds = float(claim.get("leaseSeconds") or 60)
         self.renewed_at = sent_at
-        self.ids = encode({name: claim[name] for name in ("taskId", "attemptId", "fence", "leaseToken")})[:-1]
+        self.ids = encode_ids(claim)
         self.notes: Notes | None = None
         self.context: TaskContext | None = None
         self.started = False
@@ -109,8 +109,16 @@ class Attempt:
             return self.notes
 
 
+def encode_ids(claim: Mapping[str, Any]) -> bytes:
+    """The fields that every report carries, as the open beginning of a JSON object."""
+    task, attempt, token = (encode_basestring_ascii(str(claim[name])) for name in ("taskId", "attemptId", "leaseToken"))
+    return f'{{"taskId":{task},"attemptId":{attempt},"fence":{int(claim["fence"])},"leaseToken":{token}'.encode("ascii")
+
+
 def local_deadline(deadline_at: Any, server_time: str, received_at: float) -> float | None:
     """The attempt's deadline on our clock, never before the service's own: its time was read before we received it."""
+    if deadline_at is None:
+        return None
     deadline, told = read_time(deadline_at), read_time(server_time)
     if deadline is None or told is None:
         return None

@@ -152,12 +152,12 @@ class Exchange:
         except InterlockError as error:
             return self._completion_failed(outcomes, claim, error)
         self._succeeded()
+        told = answer.get("claim")
+        if claim is not None and isinstance(told, Mapping) and "error" not in told:
+            self._take(claim, told)  # first, so that handlers run while the files of the finished ones are removed
+            claim = None
         self._judge(outcomes, answer.get("completions") or [])
         if claim is None:
-            return None
-        told = answer.get("claim")
-        if isinstance(told, Mapping) and "error" not in told:
-            self._take(claim, told)
             return None
         problem = told.get("error") if isinstance(told, Mapping) else None
         return self._claim_failed(claim, problem_error(problem if isinstance(problem, Mapping) else {"retryable": True}))
