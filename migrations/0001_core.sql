@@ -303,41 +303,33 @@ CREATE FUNCTION safe_to_repeat(effect_safety text, reconciles boolean) RETURNS b
     RETURN effect_safety IN ('pure', 'idempotent') OR reconciles;
 
 -- How an attempt ends, as one table: what was said of it (report, release, expiry) and what is known of it decide the task's
--- next status, and the failure code where it is not the handler's own. `counts`: the attempt is counted.
---   cancelled   past its deadline is a time-out: retried like 'retryable' where that is safe
+-- next status, and the failure code where it is not the handler's own. `counts`: the attempt is counted. The first rule that
+-- applies decides.
+--   cancelled   past its deadline is a time-out, retried like 'retryable' where that is safe; unasked and in time: 'stopped'
 --   released    past its deadline counts as 'cancelled'
-CREATE FUNCTION attempt_end(said text, safe boolean, started boolean, cancel boolean, overdue boolean, attempts_left boolean, OUT status text,
-                            OUT code text, OUT counts boolean)
-LANGUAGE sql IMMUTABLE
+-- Returns a table of one row (not OUT parameters) so that the planner inlines it: called per row it would cost 0.4 ms each.
+CREATE FUNCTION attempt_end(said text, safe boolean, started boolean, cancel boolean, overdue boolean, attempts_left boolean)
+RETURNS TABLE (status text, code text, counts boolean) LANGUAGE sql IMMUTABLE ROWS 1
 BEGIN ATOMIC
-    SELECT d.status,
-           CASE d.status
-               WHEN 'failed' THEN d.code
-               WHEN 'outcome-unknown' THEN d.code
-           END,
-           d.counts
-    FROM (SELECT CASE WHEN said = 'released' AND overdue THEN 'cancelled'
-                      WHEN said = 'cancelled' AND NOT cancel AND NOT overdue THEN 'stopped' ELSE said END AS s) e,
-    LATERAL (
-        SELECT * FROM (VALUES
-        --   applies when                                                                        status            code                  counts
-            (1,  s = 'succeeded',                                                                'succeeded',       NULL,                 false),
-            (2,  s = 'failed',                                                                   'failed',          NULL,                 false),
-            (3,  s = 'unknown',                                                                  'outcome-unknown', NULL,                 false),
-            (4,  s = 'stopped',                                                                  'failed',          'CANCELLED_BY_HANDLER', false),
-            (5,  s = 'retryable' AND cancel,                                                     'cancelled',       NULL,                 true),
-            (6,  s = 'retryable' AND NOT safe,                                                   'failed',          'RETRY_NOT_SAFE',     true),
-            (7,  s = 'cancelled' AND cancel,                                                     'cancelled',       NULL,                 false),
-            (8,  s = 'cancelled' AND NOT safe,                                                   'failed',          'ATTEMPT_TIMEOUT',    true),
-            (9,  s = 'released' AND (NOT started OR safe) AND cancel,                            'cancelled',       NULL,                 false),
-            (10, s = 'released' AND (NOT started OR safe),                                       'queued',          NULL,                 false),
-            (11, s = 'released',                                                                 'outcome-unknown', 'RELEASED_UNSAFE',    false),
-            (12, s = 'expired' AND NOT safe AND overdue,                                         'outcome-unknown', 'ATTEMPT_TIMEOUT',    true),
-            (13, s = 'expired' AND NOT safe,                                                     'outcome-unknown', 'LEASE_EXPIRED',      true),
-            (14, s = 'expired' AND cancel,                                                       'cancelled',       NULL,                 true),
-            (15, attempts_left,                                                                  'queued',          NULL,                 true),
-            (16, true,                                                                           'failed',          'ATTEMPTS_EXHAUSTED', true)
-        ) AS rules(rank, applies, status, code, counts)
-        WHERE applies ORDER BY rank LIMIT 1
-    ) d;
+    SELECT split_part(e.rule, ' ', 1), nullif(split_part(e.rule, ' ', 2), '-'), split_part(e.rule, ' ', 3) = 'counts'
+    FROM (SELECT CASE
+        --   what was said                                     and                                     status, code, counted
+        WHEN d.s = 'succeeded'                                                                    THEN 'succeeded - -'
+        WHEN d.s = 'failed'                                                                       THEN 'failed - -'
+        WHEN d.s = 'unknown'                                                                      THEN 'outcome-unknown - -'
+        WHEN d.s = 'stopped'                                                                      THEN 'failed CANCELLED_BY_HANDLER -'
+        WHEN d.s = 'retryable' AND cancel                                                         THEN 'cancelled - counts'
+        WHEN d.s = 'retryable' AND NOT safe                                                       THEN 'failed RETRY_NOT_SAFE counts'
+        WHEN d.s = 'cancelled' AND cancel                                                         THEN 'cancelled - -'
+        WHEN d.s = 'cancelled' AND NOT safe                                                       THEN 'failed ATTEMPT_TIMEOUT counts'
+        WHEN d.s = 'released' AND (NOT started OR safe) AND cancel                                THEN 'cancelled - -'
+        WHEN d.s = 'released' AND (NOT started OR safe)                                           THEN 'queued - -'
+        WHEN d.s = 'released'                                                                     THEN 'outcome-unknown RELEASED_UNSAFE -'
+        WHEN d.s = 'expired' AND NOT safe AND overdue                                             THEN 'outcome-unknown ATTEMPT_TIMEOUT counts'
+        WHEN d.s = 'expired' AND NOT safe                                                         THEN 'outcome-unknown LEASE_EXPIRED counts'
+        WHEN d.s = 'expired' AND cancel                                                           THEN 'cancelled - counts'
+        WHEN attempts_left                                                                        THEN 'queued - counts'
+        ELSE 'failed ATTEMPTS_EXHAUSTED counts' END AS rule
+        FROM (SELECT CASE WHEN said = 'released' AND overdue THEN 'cancelled'
+                          WHEN said = 'cancelled' AND NOT cancel AND NOT overdue THEN 'stopped' ELSE said END AS s) d) e;
 END;

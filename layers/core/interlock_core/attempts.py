@@ -312,11 +312,11 @@ async def _settle(
     is UNAVAILABLE for that item alone.
     """
     unique = {str(row["attempt_id"]): row for row in reversed(rows)}
-    batch = list(unique.values())[::-1]
-    ids = sorted(row["task_id"] for row in batch)
+    batch = sorted(unique.values(), key=lambda row: row["task_id"])  # the one lock order
+    ids = [row["task_id"] for row in batch]
     steps: list[Step] = []
     if batch:
-        steps = [complete_sql.lock(project=project, ids=ids), settle(project=project, items=_json(batch), **params)]
+        steps = [complete_sql.lock(ids=ids), settle(project=project, items=_json(batch), **params)]
     results = await database.run(*steps, *extra, notify=notify) if steps or extra else []
     taken = {str(r.attempt_id): r for r in results[1]} if batch else {}
     left = [row for row in batch if str(row["attempt_id"]) not in taken]
@@ -337,7 +337,7 @@ async def _explain(
         if verdict.current and not verdict.other_epoch:
             try:  # somebody held its row: alone, with a short wait
                 _, again = await database.run(
-                    complete_sql.lock_one(project=project, ids=[row["task_id"]]), settle(project=project, items=_json([row]), **params)
+                    complete_sql.lock_one(ids=[row["task_id"]]), settle(project=project, items=_json([row]), **params)
                 )
                 if again:
                     taken[name] = again[0]

@@ -1,7 +1,8 @@
 """The database: SQL files, one pipeline per transition, and the few connections that carry them.
 
 Only this module (and `migrate`) imports psycopg. A transition is a list of steps sent as one pipeline: one network round
-trip, one transaction. Steps come from `sql/<name>.sql`, whose statements are parted by lines `-- :: name`.
+trip, one transaction. Steps come from `sql/<name>.sql`, whose statements are parted by lines `-- :: name`; one marked
+`(planned anew)` gets a plan for its parameters each time, the others are prepared and keep one plan.
 
 The pool is ours because its life must fit a frozen execution environment: no background tasks, nothing that ticks, a
 connection checked when it was idle and replaced when the server closed it, demoted it or fell silent.
@@ -49,6 +50,7 @@ class Step:
     name: str
     text: str
     params: dict[str, Any]
+    prepare: bool
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,10 @@ class Statement:
 
     name: str
     text: str
+    prepare: bool
 
     def __call__(self, **params: Any) -> Step:
-        return Step(self.name, self.text, params)
+        return Step(self.name, self.text, params, self.prepare)
 
 
 class Statements:
@@ -70,7 +73,8 @@ class Statements:
         self._found = {}
         for part in parts[1:]:
             title, _, text = part.partition("\n")
-            self._found[title.strip()] = Statement(f"{name}.{title.strip()}", text.strip())
+            word, _, note = title.strip().partition(" ")
+            self._found[word] = Statement(f"{name}.{word}", text.strip(), note != "(planned anew)")
 
     def __getattr__(self, name: str) -> Statement:
         try:
@@ -129,7 +133,7 @@ class Database:
             if notify is not None:
                 await connection.execute("BEGIN")
             for step in steps:
-                cursors.append(await connection.execute(step.text, step.params, prepare=self._prepare))
+                cursors.append(await connection.execute(step.text, step.params, prepare=self._prepare and step.prepare))
             if notify is not None:
                 await connection.execute("COMMIT")
                 await connection.execute(notify.text, notify.params, prepare=self._prepare)

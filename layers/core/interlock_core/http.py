@@ -69,8 +69,11 @@ class Call:
     text: str = ""
 
     def path(self, name: str) -> str:
-        """A path parameter, decoded."""
-        return str(self.request.path_params[name])
+        """A path parameter, decoded. Raises NotFound for one with U+0000: nothing stored can bear such a name."""
+        text = str(self.request.path_params[name])
+        if "\x00" in text:
+            raise NotFound(f"there is no object with the {name} given")
+        return text
 
     def path_id(self, name: str = "id") -> UUID:
         """A path parameter that is an id. Raises NotFound for anything else: no such object can exist."""

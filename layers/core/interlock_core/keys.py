@@ -13,7 +13,6 @@ import re
 import secrets
 import time
 from dataclasses import dataclass
-from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -118,17 +117,28 @@ def _make(kind: str) -> tuple[str, str, bytes]:
 async def create(database: Database, caller: Key, request: Any) -> dict[str, Any]:
     """Makes a key (POST /v1/keys) and shows it once; a repeated idempotencyKey answers the first one without its secret.
 
-    Raises ScopeDenied where the caller may not mint that kind, NotFound for an unknown project, IdempotencyConflict.
+    Raises ScopeDenied where the caller may not mint that kind, NotFound for an unknown project, IdempotencyConflict, and
+    InvalidRequest for a narrowing that the kind does not obey: a limit that is stored and not kept is worse than none.
     """
+    _check_narrowing(request)
     if caller.kind == "admin":
         if request.kind != "admin" and request.project is None:
             raise InvalidRequest("an admin key names the project of the new key", "/project")
+        if request.kind == "admin" and request.project is not None:
+            raise InvalidRequest("an admin key belongs to no project", "/project")
     elif request.kind == "admin":
         raise ScopeDenied("an operator may mint any kind of key but admin")
     elif request.project not in (None, caller.project):
         raise NotFound(f"there is no project {request.project}")
     project = None if request.kind == "admin" else (request.project or caller.project)
     return await mint(database, request, project, caller.id)
+
+
+def _check_narrowing(request: Any) -> None:
+    obeyed = {"task-worker": ("types", "pools", "worker_ids", "may_schedule"), "task-producer": ("types",)}.get(request.kind, ())
+    for name, wire in (("types", "types"), ("pools", "pools"), ("worker_ids", "workerIds"), ("may_schedule", "maySchedule")):
+        if getattr(request, name) is not None and name not in obeyed:
+            raise InvalidRequest(f"a {request.kind} key cannot be narrowed by {wire}", f"/{wire}")
 
 
 async def mint(database: Database, request: Any, project: str | None, created_by: str | None) -> dict[str, Any]:
@@ -181,7 +191,7 @@ def _view(row: Any) -> dict[str, Any]:
     }
 
 
-async def find_all(database: Database, project: str, after: tuple[datetime, str] | None, limit: int) -> list[Any]:
+async def find_all(database: Database, project: str, after: list[Any] | None, limit: int) -> list[Any]:
     """Keys of a project, newest first, one more than `limit` if there are more."""
     return await database.one(
         sql.list(project=project, after_at=after[0] if after else None, after_id=after[1] if after else None, limit=limit + 1)
@@ -202,20 +212,28 @@ async def revoke(database: Database, caller: Key, key_id: str) -> dict[str, Any]
 
 
 async def create_project(database: Database, caller_id: str | None, name: str, idempotency_key: str | None, require_worker: str | None) -> dict[str, Any]:
-    """Makes a project (admin). The same name again is a duplicate, whatever the key."""
+    """Makes a project (admin). The same name again is a duplicate, whatever the key.
+
+    Raises IdempotencyConflict where the key made another project, or the project has another default for requireWorker.
+    """
     rows = await database.one(
         sql.insert_project(name=name, idempotency_key=idempotency_key, require_worker=require_worker, by=caller_id, audit_id=new_id())
     )
     row = rows[0] if rows else (await database.one(sql.find_project(name=name, idempotency_key=idempotency_key)))[0]
     if row.name != name:
         raise IdempotencyConflict(f"the idempotency key made the project {row.name}")
-    return {"name": row.name, "createdAt": when(row.created_at), "requireWorker": row.require_worker, "duplicate": not rows}
+    if require_worker not in (None, row.require_worker):
+        raise IdempotencyConflict(f"the project {name} exists with requireWorker {row.require_worker or 'unset'}")
+    return {**_project(row), "duplicate": not rows}
 
 
-async def projects(database: Database) -> list[dict[str, Any]]:
-    """All projects by name (admin)."""
-    rows = await database.one(sql.projects())
-    return [{"name": r.name, "createdAt": when(r.created_at), "requireWorker": r.require_worker} for r in rows]
+async def projects(database: Database, after: str | None, limit: int) -> list[dict[str, Any]]:
+    """Projects by name (admin), one more than `limit` if there are more."""
+    return [_project(row) for row in await database.one(sql.projects(after=after, limit=limit + 1))]
+
+
+def _project(row: Any) -> dict[str, Any]:
+    return {"name": row.name, "createdAt": when(row.created_at), "requireWorker": row.require_worker}
 
 
 async def bootstrap(database: Database, project: str, stored: dict[str, str]) -> dict[str, str]:

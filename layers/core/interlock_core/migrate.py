@@ -9,7 +9,14 @@ import psycopg
 
 _LOCK = 0x696C6F636B  # one transaction-scoped advisory lock: it cannot outlive its transaction, on a pooler either
 
-_TIMEOUTS = {"statement_timeout": "20s", "lock_timeout": "5s", "idle_in_transaction_session_timeout": "10s"}
+# Set on the role, since a function may not SET anything on a pooled connection. The statements are written so that one plan
+# fits all parameters: planning anew would cost more than running them.
+_ROLE_SETTINGS = {
+    "statement_timeout": "20s",
+    "lock_timeout": "5s",
+    "idle_in_transaction_session_timeout": "10s",
+    "plan_cache_mode": "force_generic_plan",
+}
 
 
 class MigrationError(RuntimeError):
@@ -20,7 +27,7 @@ def migrate(database_url: str, folder: Path) -> list[str]:
     """Brings the database up to date and returns the names of the migrations that this call applied.
 
     Each file is one transaction, recorded in `migrations` with its hash. Raises MigrationError where an applied file has
-    changed since. The role's timeouts are set on the role, since functions may not SET anything on a pooled connection.
+    changed since. Time-outs and the planner's mode are set on the role.
     """
     applied = []
     with psycopg.connect(database_url, autocommit=True) as connection:
@@ -37,7 +44,7 @@ def migrate(database_url: str, folder: Path) -> list[str]:
         assert row is not None
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
-            for name, value in _TIMEOUTS.items():
+            for name, value in _ROLE_SETTINGS.items():
                 connection.execute(
                     psycopg.sql.SQL("ALTER ROLE {} IN DATABASE {} SET {} = {}").format(
                         psycopg.sql.Identifier(row[0]), psycopg.sql.Identifier(row[1]), psycopg.sql.Identifier(name), value

@@ -5,10 +5,10 @@
 
 -- :: lock
 SELECT t.id FROM tasks t
-WHERE t.project = %(project)s AND t.id = ANY(%(ids)s) ORDER BY t.id FOR NO KEY UPDATE SKIP LOCKED
+WHERE t.id = ANY(%(ids)s) ORDER BY t.id FOR NO KEY UPDATE SKIP LOCKED
 
 -- :: lock_one
-SELECT t.id, set_config('lock_timeout', '2s', true) FROM tasks t WHERE t.project = %(project)s AND t.id = ANY(%(ids)s) FOR NO KEY UPDATE
+SELECT t.id, set_config('lock_timeout', '2s', true) FROM tasks t WHERE t.id = ANY(%(ids)s) FOR NO KEY UPDATE
 
 -- :: settle
 WITH clock AS MATERIALIZED (SELECT app_now() AS now),
@@ -19,10 +19,10 @@ item AS MATERIALIZED (
     SELECT t.*, i.outcome, i.result AS given, i.code AS error_code, i.message, i.details, i.retry_after, i.report_hash,
            t.status <> 'running' AS recovered,
            t.attempts - (t.status <> 'running' AND t.attempt_expired)::integer AS before
-    FROM tasks t JOIN item i ON t.id = i.task_id
+    -- one row by its id at a time, in the order of the items (by id): no other plan, whatever the statistics say
+    FROM item i CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = i.task_id FOR NO KEY UPDATE SKIP LOCKED) t
     WHERE t.project = %(project)s AND t.attempt_id = i.attempt_id AND t.fence = i.fence AND t.token_hash = decode(i.token, 'hex')
       AND NOT t.attempt_ended AND t.status IN ('running', 'queued', 'outcome-unknown') AND i.epoch = (SELECT epoch FROM service)
-    ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
 ), decided AS (
     SELECT m.id, m.before, m.recovered, m.given, m.report_hash, e.status, e.counts,
            CASE WHEN e.status IN ('failed', 'outcome-unknown') THEN
@@ -91,8 +91,8 @@ LEFT JOIN LATERAL (SELECT kind, data, token_hash, report_hash FROM journal j
 WITH item AS (
     SELECT * FROM json_to_recordset(%(items)s::json) AS i(task_id uuid, attempt_id uuid, outcome text, result text, code text, message text)
 ), owner AS MATERIALIZED (
-    SELECT t.id, i.attempt_id, i.outcome, i.result, i.code, i.message FROM tasks t JOIN item i ON t.id = i.task_id
-    WHERE t.project = %(project)s ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
+    SELECT t.id, i.attempt_id, i.outcome, i.result, i.code, i.message FROM item i CROSS JOIN LATERAL (SELECT id, project FROM tasks WHERE id = i.task_id FOR NO KEY UPDATE SKIP LOCKED) t
+    WHERE t.project = %(project)s
 ), counted AS (
     UPDATE tasks t SET journal_seq = t.journal_seq + 1 FROM owner o
     WHERE t.id = o.id AND NOT EXISTS (SELECT FROM journal j WHERE j.task_id = o.id AND j.kind = 'late-report' AND j.attempt_id = o.attempt_id)

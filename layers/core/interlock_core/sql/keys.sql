@@ -61,4 +61,5 @@ SELECT * FROM projects WHERE name = %(name)s OR idempotency_key = %(idempotency_
 ORDER BY (idempotency_key IS NOT DISTINCT FROM %(idempotency_key)s) DESC LIMIT 1
 
 -- :: projects
-SELECT name, created_at, require_worker FROM projects ORDER BY name
+SELECT name, created_at, require_worker FROM projects
+WHERE name > coalesce(%(after)s::text, '') ORDER BY name LIMIT %(limit)s

@@ -26,10 +26,10 @@ item AS MATERIALIZED (
 ), mine AS MATERIALIZED (
     SELECT t.*, i.started, i.reason, i.report_hash, t.status <> 'running' AS recovered,
            t.attempts - (t.status <> 'running' AND t.attempt_expired)::integer AS before
-    FROM tasks t JOIN item i ON t.id = i.task_id
+    -- one row by its id at a time, in the order of the items (by id): no other plan, whatever the statistics say
+    FROM item i CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = i.task_id FOR NO KEY UPDATE SKIP LOCKED) t
     WHERE t.project = %(project)s AND t.attempt_id = i.attempt_id AND t.fence = i.fence AND t.token_hash = decode(i.token, 'hex')
       AND NOT t.attempt_ended AND t.status IN ('running', 'queued', 'outcome-unknown') AND i.epoch = (SELECT epoch FROM service)
-    ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
 ), decided AS (
     SELECT m.id, m.before, m.recovered, m.started, m.reason, m.report_hash, e.status, e.counts OR worn AS counts,
            CASE WHEN e.counts THEN clock.now + make_interval(secs => backoff_seconds(m.before + 1, m.initial_delay_seconds, m.multiplier,

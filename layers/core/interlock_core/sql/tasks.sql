@@ -3,7 +3,7 @@
 -- :: view
 SELECT t.*, (SELECT app_now()) AS now FROM tasks t WHERE t.project = %(project)s AND t.id = ANY(%(ids)s)
 
--- :: page
+-- :: page (planned anew)
 SELECT t.id, t.project, t.type, t.schema_version, t.pool, t.status, t.hold, t.priority, t.failure, t.progress, t.tags, t.trace,
        t.idempotency_key, t.concurrency_key, t.concurrency_limit, t.max_attempts, t.initial_delay_seconds, t.multiplier,
        t.max_delay_seconds, t.jitter, t.lease_seconds, t.timeout_seconds, t.start_deadline_seconds, t.created_at, t.due_at,

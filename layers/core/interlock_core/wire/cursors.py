@@ -6,9 +6,12 @@ import base64
 import binascii
 import hashlib
 import json
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from ..errors import InvalidCursor, InvalidRequest
+from .times import read as read_instant
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
@@ -29,18 +32,41 @@ def write(scope: Any, anchor: list[Any]) -> str:
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def read(scope: Any, cursor: str | None, size: int) -> list[Any] | None:
-    """The anchor of a cursor made for the same scope. Raises InvalidCursor for any other text."""
+def read(scope: Any, cursor: str | None, *kinds: Callable[[Any], Any]) -> list[Any] | None:
+    """The anchor of a cursor made for the same scope, each part read by its kind (`instant`, `name`, `number`, UUID).
+
+    Raises InvalidCursor for any other text: a cursor is a caller's, whatever it was made from.
+    """
     if cursor is None:
         return None
     try:
         found = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
         digest, anchor = found
-        if digest != _digest(scope) or len(anchor) != size:
+        if digest != _digest(scope) or not isinstance(anchor, list):
             raise ValueError
-    except (ValueError, TypeError, binascii.Error, RecursionError):
+        return [kind(part) for kind, part in zip(kinds, anchor, strict=True)]
+    except (ValueError, TypeError, AttributeError, OverflowError, binascii.Error, RecursionError):
         raise InvalidCursor("the cursor was made for another list, filter or project, or is not a cursor") from None
-    return list(anchor)
+
+
+def instant(part: Any) -> datetime:
+    """A part of an anchor that is an instant, microseconds kept. Raises ValueError."""
+    return read_instant(part)
+
+
+def name(part: Any) -> str:
+    """A part of an anchor that is a text. Raises ValueError."""
+    if not isinstance(part, str) or "\x00" in part:
+        raise ValueError
+    part.encode()
+    return part
+
+
+def number(part: Any) -> int:
+    """A part of an anchor that is a count. Raises ValueError."""
+    if type(part) is not int or not 0 <= part <= 2_147_483_647:
+        raise ValueError
+    return part
 
 
 def _digest(scope: Any) -> str:

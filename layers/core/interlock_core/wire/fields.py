@@ -55,8 +55,13 @@ def _type(value: str) -> str:
     return value
 
 
+def is_path_name(value: str) -> bool:
+    """Whether `value` may be a worker id or a schedule name, which stand in paths."""
+    return _PATH_NAME.fullmatch(value) is not None
+
+
 def _path_name(value: str) -> str:
-    if _PATH_NAME.fullmatch(value) is None:
+    if not is_path_name(value):
         raise PydanticCustomError("path_name", "must be 1 to 128 of letters, digits, '.', '_', '-', starting with a letter or digit")
     return value
 

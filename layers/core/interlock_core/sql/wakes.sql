@@ -1,0 +1,47 @@
+-- What the stream asks of the truth: what is claimable and when something will be, whose key is gone, who is to stop.
+-- No locks. Called by the stream through wakes.py, for all connected groups in one statement.
+
+-- :: outlook
+-- Of each group: how much could be claimed now (counted to `most`), and in how many seconds more may be. A lapsed lease
+-- counts: the claim that meets it settles it. `leases`: whether to look at them (ready work is looked at more often).
+WITH clock AS MATERIALIZED (SELECT app_now() AS now)
+SELECT g.n, ready.count + due.count + coalesce(lease.lapsed, 0) AS claimable, coalesce(lease.lapsed, 0) > 0 AS lapsed,
+       (SELECT extract(epoch FROM t.due_at - clock.now)::double precision FROM tasks t
+        WHERE t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
+          AND t.status = 'queued' AND t.hold = 'due' AND t.due_at > clock.now ORDER BY t.due_at LIMIT 1) AS due_in,
+       extract(epoch FROM lease.next_at - clock.now)::double precision AS lease_in
+FROM clock CROSS JOIN json_to_recordset(%(groups)s::json)
+     AS g(n integer, project text, type text, schema_version integer, pool text, most integer, leases boolean)
+CROSS JOIN LATERAL (
+    SELECT count(*) FROM (
+        SELECT FROM tasks t WHERE t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
+          AND t.status = 'queued' AND t.hold IS NULL LIMIT g.most) some) ready
+CROSS JOIN LATERAL (
+    SELECT count(*) FROM (
+        SELECT FROM tasks t WHERE t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
+          AND t.status = 'queued' AND t.hold = 'due' AND t.due_at <= clock.now LIMIT g.most) some) due
+LEFT JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE t.lease_expires_at <= clock.now) AS lapsed,
+           min(t.lease_expires_at) FILTER (WHERE t.lease_expires_at > clock.now) AS next_at
+    FROM tasks t WHERE t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
+      AND t.status = 'running') lease ON g.leases
+
+-- :: free
+-- Of these instances, those that are known to have a free slot, and how many.
+SELECT i.worker_id, i.instance_id, i.slots - used.count AS free
+FROM json_to_recordset(%(instances)s::json) AS g(worker_id text, instance_id text)
+JOIN instances i ON i.project = %(project)s AND i.worker_id = g.worker_id AND i.instance_id = g.instance_id
+CROSS JOIN LATERAL (
+    SELECT count(*) FROM tasks t WHERE t.project = i.project AND t.instance_id = i.instance_id AND t.claim_id IS NOT NULL
+      AND t.status = 'running' AND t.worker_id = i.worker_id) used
+WHERE used.count < i.slots AND NOT i.draining AND NOT i.drain_requested
+
+-- :: cancels
+-- Attempts whose holder is to stop, where the hints that said so were lost or did not fit.
+SELECT t.project, t.worker_id, t.instance_id, t.id, t.attempt_id FROM tasks t
+WHERE t.project = ANY(%(projects)s) AND t.status = 'running' AND t.cancel_requested LIMIT 10000
+
+-- :: gone
+-- Of these keys, those that are revoked or past their end.
+SELECT k.id, k.revoked_at IS NOT NULL AS revoked FROM keys k
+WHERE k.id = ANY(%(ids)s) AND (k.revoked_at IS NOT NULL OR k.expires_at <= (SELECT app_now()))

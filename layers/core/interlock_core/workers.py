@@ -1,0 +1,143 @@
+"""What worker programs say of themselves: registration, and the end of a process (protocol.md §8).
+
+A worker id names a program, an instance one process of it. A registration replaces the handlers of its worker id as a whole;
+the end of a process leaves the registration, since the program is expected back.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+from . import jsontext, reports
+from .db import Database, Refused, statements
+from .errors import InvalidRequest, NotFound, PayloadTooLarge, WorkerIdConflict
+from .keys import Key
+from .settings import Settings
+from .wire.fields import INLINE_BYTES
+from .wire.times import when
+from .wire.worker import Register, RegisteredHandler
+
+sql = statements("workers")
+
+BATCH = 2000  # tasks that one statement gives a smaller start deadline
+REACH_SECONDS = 15.0  # below the call's own limit; the rest is reached by the next registration
+_encode = msgspec.json.Encoder().encode
+
+
+async def register(
+    database: Database, settings: Settings, key: Key, worker_id: str, request: Register, schemas: list[tuple[str | None, str | None]]
+) -> dict[str, Any]:
+    """Replaces the handlers of a worker id, in one transaction, and marks the instance alive.
+
+    `schemas` are the exact texts of each handler's inputSchema and resultSchema. Raises ScopeDenied outside the key's narrowing,
+    WorkerIdConflict where a newer build is registered, InvalidRequest, PayloadTooLarge.
+    """
+    key.check_worker(worker_id, request.pool, [h.type for h in request.handlers])
+    rows = [_row(settings, index, handler, schemas[index]) for index, handler in enumerate(request.handlers)]
+    names = [f"{h.type}@{h.schema_version}" for h in request.handlers]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise InvalidRequest(f"{name} is handled twice", f"/handlers/{index}")
+    place = {"project": key.project, "worker_id": worker_id}
+    text = _json(rows)
+    program = {
+        "pool": request.pool,
+        "slots": request.slots,
+        "build": request.build,
+        "sdk": reports.cut(f"{request.sdk.name}/{request.sdk.version}") if request.sdk else None,
+        "host": reports.cut(request.host) if request.host is not None else None,
+        "instance_id": request.instance_id,
+    }
+    try:
+        enrolled, _, _, _, seen = await database.run(
+            sql.enrol(**place, **program, replace=request.replace),
+            sql.clear(**place),
+            sql.handlers(**place, pool=request.pool, handlers=text),
+            sql.types(project=key.project, handlers=text),
+            sql.instance(**place, **program, serves=sorted(names)),
+        )
+    except Refused as refused:
+        newer = str(refused).partition(" ")[2]
+        raise WorkerIdConflict(f"the build {newer!r} of {worker_id} is registered, which is newer than {request.build!r}") from None
+    await _reach_back(database, key.project, rows)
+    return {
+        "workerId": worker_id,
+        "instanceId": request.instance_id,
+        "pool": request.pool,
+        "slots": request.slots,
+        "build": request.build,
+        "handlers": [{"type": h.type, "schemaVersion": h.schema_version, "effectSafety": h.effect_safety} for h in request.handlers],
+        "registeredAt": when(enrolled[0].registered_at),
+        "serverTime": when(seen[0].now),
+    }
+
+
+def _row(settings: Settings, index: int, handler: RegisteredHandler, schemas: tuple[str | None, str | None]) -> dict[str, Any]:
+    place = f"/handlers/{index}"
+    if handler.lease_seconds is not None and handler.lease_seconds < settings.min_lease_seconds:
+        raise InvalidRequest(f"leaseSeconds must be at least {settings.min_lease_seconds:g}", f"{place}/leaseSeconds")
+    for name, text in zip(("inputSchema", "resultSchema"), schemas, strict=True):
+        if text is not None and len(text.encode()) > INLINE_BYTES:
+            raise PayloadTooLarge(f"{name} is larger than {INLINE_BYTES} bytes", errors=[{"pointer": f"{place}/{name}", "message": "is too large"}])
+    retry = handler.retry or RegisteredHandler.HandlerRetry()
+    return {
+        "type": handler.type,
+        "schema_version": handler.schema_version,
+        "effect_safety": handler.effect_safety,
+        "reconciles": handler.reconciles,
+        "slots": handler.slots,
+        "description": reports.cut(handler.description) if handler.description is not None else None,
+        "input_schema": schemas[0],
+        "result_schema": schemas[1],
+        "max_attempts": retry.max_attempts,
+        "initial_delay_seconds": retry.initial_delay_seconds,
+        "multiplier": retry.multiplier,
+        "max_delay_seconds": retry.max_delay_seconds,
+        "jitter": retry.jitter,
+        "timeout_seconds": handler.timeout_seconds,
+        "lease_seconds": handler.lease_seconds,
+        "start_deadline_seconds": handler.start_deadline_seconds,
+    }
+
+
+def schema_texts(body_text: str, request: Register) -> list[tuple[str | None, str | None]]:
+    """The exact texts of (inputSchema, resultSchema) of each handler in a body that was parsed already; None where absent or null."""
+    if not request.handlers:
+        return []
+    members = [jsontext.members(text) for text in jsontext.elements(jsontext.members(body_text)["handlers"])]
+    return [
+        (
+            found["inputSchema"] if handler.input_schema is not None else None,
+            found["resultSchema"] if handler.result_schema is not None else None,
+        )
+        for handler, found in zip(request.handlers, members, strict=True)
+    ]
+
+
+async def _reach_back(database: Database, project: str, rows: list[dict[str, Any]]) -> None:
+    """Gives tasks that wait already the smaller start deadline of these handlers, batch by batch.
+
+    After the registration's commit, since submits read the handlers for themselves from then on; before its answer, so that a
+    call cut short is repeated by its worker.
+    """
+    limited = [{name: row[name] for name in ("type", "schema_version", "start_deadline_seconds")} for row in rows if row["start_deadline_seconds"]]
+    until = time.monotonic() + REACH_SECONDS
+    while limited and await database.one(sql.start_deadlines(project=project, handlers=_json(limited), limit=BATCH)):
+        if time.monotonic() > until:
+            return
+
+
+async def remove(database: Database, key: Key, worker_id: str, instance_id: str) -> dict[str, Any]:
+    """Takes a process that ended off the list; its registration stays. Again → duplicate. Raises NotFound, ScopeDenied."""
+    key.check_worker(worker_id, (key.pools or ("",))[0], [])
+    rows = await database.one(sql.remove(project=key.project, worker_id=worker_id, instance_id=instance_id))
+    if not rows:
+        raise NotFound(f"there is no instance {instance_id[:80]!r} of worker {worker_id[:80]!r} in this project")
+    return {"workerId": worker_id, "instanceId": instance_id, "duplicate": rows[0].before}
+
+
+def _json(value: Any) -> str:
+    return _encode(value).decode()
