@@ -34,24 +34,23 @@ class Fleet:
 NOBODY = Fleet({}, [])
 
 
-def steps(project: str, types: Iterable[tuple[str, int]], settings: Settings) -> tuple[Step, Step]:
-    """The two steps that read the fleet for (type, version) pairs."""
+def state(project: str, types: Iterable[tuple[str, int]], settings: Settings) -> Step:
+    """The step that reads the fleet for (type, version) pairs; `read` takes its rows."""
     pairs = sorted(set(types))
-    names = [f"{task_type}@{version}" for task_type, version in pairs]
-    return (
-        sql.serving(project=project, names=names, offline_seconds=settings.offline_seconds),
-        sql.nearest(
-            project=project,
-            folded=[t.lower() for t, _ in pairs],
-            first_parts=[t.split("/")[0] for t, _ in pairs],
-            last_parts=[t.split("/")[-1] for t, _ in pairs],
-        ),
+    return sql.state(
+        project=project,
+        names=[f"{task_type}@{version}" for task_type, version in pairs],
+        offline_seconds=settings.offline_seconds,
+        folded=[t.lower() for t, _ in pairs],
+        first_parts=[t.split("/")[0] for t, _ in pairs],
+        last_parts=[t.split("/")[-1] for t, _ in pairs],
     )
 
 
-def read(serving: list[Any], nearest: list[Any]) -> Fleet:
-    """The fleet from the rows of `steps`."""
-    return Fleet({(r.serves, r.pool): Serving(r.instances, r.draining, int(r.slots or 0), int(r.used or 0)) for r in serving}, nearest)
+def read(rows: list[Any]) -> Fleet:
+    """The fleet from the rows of `state`."""
+    serving = {(r.serves, r.pool): Serving(r.instances, r.draining, r.slots, r.used) for r in rows if r.serves is not None}
+    return Fleet(serving, [r for r in rows if r.serves is None])
 
 
 def waiting(row: Any, fleet: Fleet) -> dict[str, str] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -110,25 +111,48 @@ async def submit(database: Database, settings: Settings, key: Key, submission: S
     keys = [row["concurrency_key"]] if row["concurrency_key"] else []
     steps = [
         *_store(key.project, settings, [row], keys),
-        tasks_sql.view(project=key.project, ids=[row["id"]]),
-        submit_sql.known(project=key.project, type=request.type),
-        *fleet.steps(key.project, [(request.type, request.schema_version)], settings),
+        fleet.state(key.project, [(request.type, request.schema_version)], settings),
     ]
     try:
         results = await database.run(*steps, notify=_hint(key.project, [submission]))
     except Refused as refused:
         raise await _refusal(database, key.project, str(refused), [submission], [row], "") from None
     verdict = results[1][0]
-    views, known, serving, nearest = results[-4:]
-    found = fleet.read(serving, nearest)
     if verdict.deduplicated:
         view = await _one(database, settings, key.project, verdict.task_id)
         view["deduplicated"] = True
         return view, False
-    view = task_view(views[0], found)
-    if not known[0].registered:
+    hold = verdict.hold
+    if keys and results[3]:  # its key let it in at once
+        hold = None
+    view = task_view(_fresh(key.project, row, verdict, hold), fleet.read(results[-1]))
+    if not verdict.registered:
         view["warnings"] = [_never_registered(request.type)]
     return view, True
+
+
+# What no new task has yet; the rest of a row is what was stored.
+_UNSTARTED = dict.fromkeys(
+    ("result", "failure", "progress", "started_at", "finished_at", "rerun_of", "parent_id", "schedule_owner", "schedule_name", "attempt_id")
+)
+
+
+def _fresh(project: str, row: dict[str, Any], verdict: Any, hold: str | None) -> SimpleNamespace:
+    """The row of a task stored a moment ago, without reading it back."""
+    known = {
+        "project": project,
+        "status": "queued",
+        "hold": hold,
+        "attempts": 0,
+        "cancel_requested": False,
+        "journal_seq": 1,
+        "effect_scope": row["id"],
+        "created_at": verdict.created_at,
+        "due_at": verdict.due_at,
+        "now": verdict.created_at,
+        "start_deadline_seconds": verdict.start_deadline_seconds,
+    }
+    return SimpleNamespace(**row | _UNSTARTED | known)
 
 
 def _never_registered(task_type: str) -> dict[str, str]:
@@ -234,8 +258,7 @@ async def show(database: Database, settings: Settings, project: str, row: Any) -
     """The view of a row, with the reason why it waits (the fleet is only asked while it does)."""
     if row.status != "queued":
         return task_view(row, fleet.NOBODY)
-    serving, nearest = await database.run(*fleet.steps(project, [(row.type, row.schema_version)], settings))
-    return task_view(row, fleet.read(serving, nearest))
+    return task_view(row, fleet.read(await database.one(fleet.state(project, [(row.type, row.schema_version)], settings))))
 
 
 async def find(database: Database, project: str, task_id: UUID) -> Any:
@@ -282,7 +305,7 @@ async def show_all(database: Database, settings: Settings, project: str, rows: l
     types = {(row.type, row.schema_version) for row in rows if row.status == "queued"}
     found = fleet.NOBODY
     if types:
-        found = fleet.read(*await database.run(*fleet.steps(project, types, settings)))
+        found = fleet.read(await database.one(fleet.state(project, types, settings)))
     return [task_view(row, found, whole=False) for row in rows]
 
 

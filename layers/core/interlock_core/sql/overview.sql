@@ -159,7 +159,7 @@ due AS MATERIALIZED (
     FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
     ORDER BY xact_start LIMIT 1
 )
-SELECT clock.now, s.epoch, s.swept_at, s.retained_at, (SELECT max(name) FROM migrations) AS schema_version,
+SELECT clock.now, %(project)s::text AS project, s.epoch, s.swept_at, s.retained_at, (SELECT max(name) FROM migrations) AS schema_version,
        due.tasks AS queue_depth, greatest(0, extract(epoch FROM clock.now - due.oldest))::double precision AS oldest_due_age,
        (SELECT count(DISTINCT i.worker_id) FROM instances i WHERE i.project = %(project)s AND i.ended_at IS NULL
           AND i.last_seen > clock.now - make_interval(secs => greatest(%(offline_seconds)s, 1.5 * i.told_seconds))) AS online_workers,

@@ -64,19 +64,19 @@ r AS MATERIALIZED (
                least(r.start_deadline_seconds, (SELECT min(h.start_deadline_seconds) FROM handlers h
                    WHERE h.project = %(project)s AND h.type = r.type AND h.schema_version = r.schema_version)) AS within) d
     WHERE checked.ok AND admitted.ok IS NOT FALSE AND admitted.online IS NOT FALSE AND (r.owner IS NULL OR r.owner = r.id)
-    RETURNING id
+    RETURNING id, created_at, due_at, start_deadline_seconds, hold
 ), noted AS (
     INSERT INTO journal (task_id, seq, at, kind) SELECT made.id, 1, clock.now, 'submitted' FROM made, clock
 )
-SELECT r.id, coalesce(r.owner, r.id) AS task_id, r.owner IS NOT NULL AND r.owner <> r.id AS deduplicated FROM r, checked, admitted
+SELECT r.id, coalesce(r.owner, r.id) AS task_id, r.owner IS NOT NULL AND r.owner <> r.id AS deduplicated,
+       m.created_at, m.due_at, m.start_deadline_seconds, m.hold,
+       EXISTS (SELECT FROM task_types y WHERE y.project = %(project)s AND y.type = r.type) AS registered
+FROM checked, admitted, r LEFT JOIN made m ON m.id = r.id
 
 -- :: lock_keys
 INSERT INTO concurrency_keys (project, key, locked_by)
 SELECT %(project)s, key, %(call)s FROM unnest(%(keys)s::text[]) AS key ORDER BY key COLLATE "C"
 ON CONFLICT (project, key) DO UPDATE SET locked_by = excluded.locked_by
-
--- :: known
-SELECT EXISTS (SELECT FROM task_types WHERE project = %(project)s AND type = %(type)s) AS registered
 
 -- :: conflict
 SELECT task_id, hash, version, fields, key FROM idempotency WHERE project = %(project)s AND key = ANY(%(keys)s)
