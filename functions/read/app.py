@@ -1,17 +1,25 @@
-"""Reading tasks."""
+"""Reading: tasks, task types, workers, the health of the service, and what it says of itself without a key."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
-from interlock_core import tasks
-from interlock_core.errors import InvalidRequest
-from interlock_core.http import Call, api, endpoint, lambda_handler
+import interlock_core
+from interlock_core import doctor as health
+from interlock_core import metrics as figures
+from interlock_core import overview, tasks
+from interlock_core.errors import InvalidRequest, InvalidType
+from interlock_core.http import Answer, Call, api, endpoint, lambda_handler
 from interlock_core.states import ENDS
 from interlock_core.wire import cursors
+from interlock_core.wire.fields import TYPE
 from interlock_core.wire.queries import TaskFilter, query, task_filter
 
 READERS = ("task-producer", "operator")
+ANYBODY = ("task-producer", "task-worker", "operator", "metrics", "admin")
+STATIC = Path(interlock_core.__file__).parent / "static"
 
 
 @endpoint("GET", "/v1/tasks/{id}", keys=READERS)
@@ -39,9 +47,9 @@ async def find_all(call: Call) -> dict[str, Any]:
     """Tasks of the project, newest first; list items leave out input and result."""
     given = query(call.request, (*TaskFilter.NAMES, "limit", "cursor"))
     limit = cursors.page_limit(given.get("limit", [None])[-1])
-    filters, scope = task_filter(given)
-    scope = ["tasks", call.key.project, scope]
-    after = cursors.read(scope, given.get("cursor", [None])[-1], 2)
+    filters, asked = task_filter(given)
+    scope = ["tasks", call.key.project, asked]
+    after = cursors.read(scope, given.get("cursor", [None])[-1], cursors.instant, UUID)
     rows = await tasks.find_all(call.database, call.key.project, filters, after, limit)
     page, more = rows[:limit], len(rows) > limit
     return {
@@ -57,13 +65,122 @@ async def journal(call: Call) -> dict[str, Any]:
     limit = cursors.page_limit(given.get("limit", [None])[-1])
     task_id = call.path_id()
     scope = ["journal", call.key.project, str(task_id)]
-    cursor = cursors.read(scope, given.get("cursor", [None])[-1], 1)
-    after = int(cursor[0]) if cursor else cursors.after_seq(given.get("after", [None])[-1])
+    cursor = cursors.read(scope, given.get("cursor", [None])[-1], cursors.number)
+    after = cursor[0] if cursor else cursors.after_seq(given.get("after", [None])[-1])
     events = await tasks.journal(call.database, call.key.project, task_id, after, limit)
     page = cursors.fitting(events[:limit])
     more = len(events) > len(page)
     return {"items": page, "nextCursor": cursors.write(scope, [page[-1]["seq"]]) if more else None}
 
 
-app = api(find_all, get, journal)
+@endpoint("GET", "/v1/task-types", keys=READERS)
+async def list_task_types(call: Call) -> dict[str, Any]:
+    """Task types with their queues, capacity and outcomes."""
+    given = query(call.request, ("limit", "cursor"))
+    limit = cursors.page_limit(given.get("limit", [None])[-1])
+    scope = ["task-types", call.key.project]
+    after = cursors.read(scope, given.get("cursor", [None])[-1], cursors.name, cursors.number)
+    names = await overview.type_names(call.database, call.key.project, (after[0], after[1]) if after else None, limit)
+    page = names[:limit]
+    return {
+        "items": await overview.task_types(call.database, call.settings, call.key.project, page),
+        "nextCursor": cursors.write(scope, list(page[-1])) if len(names) > limit else None,
+    }
+
+
+@endpoint("GET", "/v1/task-types/{group}/{name}/{version}", keys=READERS)
+async def get_task_type(call: Call) -> dict[str, Any]:
+    """One task type in full: its handlers with their schemas and policies too."""
+    query(call.request, ())
+    task_type, version = f"{call.path('group')}/{call.path('name')}", call.path("version")
+    if TYPE.fullmatch(task_type) is None:
+        raise InvalidType("the task type must be group/name", "/group")
+    if not version.isascii() or not version.isdigit() or len(version) > 10 or not 1 <= int(version) <= 2_147_483_647:
+        raise InvalidRequest("version must be a whole number of at least 1", "/version")
+    return await overview.task_type(call.database, call.settings, call.key.project, task_type, int(version))
+
+
+@endpoint("GET", "/v1/workers", keys=READERS)
+async def list_workers(call: Call) -> dict[str, Any]:
+    """Workers by id, each with its state in a word, its handlers and its processes."""
+    given = query(call.request, ("limit", "cursor"))
+    limit = cursors.page_limit(given.get("limit", [None])[-1])
+    scope = ["workers", call.key.project]
+    after = cursors.read(scope, given.get("cursor", [None])[-1], cursors.name)
+    ids = await overview.worker_ids(call.database, call.key.project, after[0] if after else None, limit)
+    page = ids[:limit]
+    return {
+        "items": await overview.workers(call.database, call.settings, call.key.project, page),
+        "nextCursor": cursors.write(scope, [page[-1]]) if len(ids) > limit else None,
+    }
+
+
+@endpoint("GET", "/v1/workers/{workerId}", keys=READERS)
+async def get_worker(call: Call) -> dict[str, Any]:
+    """One worker, with its running attempts."""
+    query(call.request, ())
+    return await overview.worker(call.database, call.settings, call.key.project, call.path("workerId"))
+
+
+@endpoint("GET", "/v1/doctor", keys=("task-producer", "task-worker", "operator"))
+async def doctor(call: Call) -> dict[str, Any]:
+    """Is all well: clocks, queues, debts. A worker key sees itself and the queues of its types."""
+    given = query(call.request, ("workerId",))
+    return await health.doctor(call.database, call.settings, call.key, given.get("workerId", [None])[-1])
+
+
+@endpoint("GET", "/v1/config", keys=ANYBODY)
+async def config(call: Call) -> dict[str, Any]:
+    """What a client must know of this service: stream, polling, features, limits."""
+    query(call.request, ())
+    return await health.config(call.database, call.settings)
+
+
+@endpoint("GET", "/v1/metrics", keys=("operator", "metrics"))
+async def metrics(call: Call) -> Answer:
+    """Figures of the project as Prometheus text."""
+    query(call.request, ())
+    return Answer(await figures.metrics(call.database, call.settings, call.key.project), media_type=figures.CONTENT_TYPE)
+
+
+@endpoint("GET", "/healthz")
+async def healthz(call: Call) -> dict[str, str]:
+    """The process answers. The database is not asked."""
+    return {"status": "ok"}
+
+
+@endpoint("GET", "/readyz")
+async def readyz(call: Call) -> dict[str, str]:
+    """The database answers and has the schema; 503 otherwise."""
+    return await health.check_ready(call.database)
+
+
+@endpoint("GET", "/openapi.json")
+async def openapi(call: Call) -> Answer:
+    """The OpenAPI document of this service."""
+    return Answer((STATIC / "openapi.json").read_text(encoding="utf-8"))
+
+
+@endpoint("GET", "/tasks.md")
+async def tasks_page(call: Call) -> Answer:
+    """The page for people and robots: what a task is and how to submit one."""
+    return Answer((STATIC / "tasks.md").read_text(encoding="utf-8"), media_type="text/markdown")
+
+
+app = api(
+    find_all,
+    get,
+    journal,
+    list_task_types,
+    get_task_type,
+    list_workers,
+    get_worker,
+    doctor,
+    config,
+    metrics,
+    healthz,
+    readyz,
+    openapi,
+    tasks_page,
+)
 handler = lambda_handler(app)

@@ -113,17 +113,17 @@ async def doctor(database: Database, settings: Settings, key: Key, worker_id: st
     return {
         **_place(row, before),
         "queueDepth": row.queue_depth,
-        "oldestDueAgeSeconds": row.oldest_due_age,
+        "oldestDueAgeSeconds": overview.age(row.oldest_due_age),
         "onlineWorkers": row.online_workers,
         "outcomeUnknown": row.unknown,
         "debts": {
             "expiredLeases": row.expired_leases,
-            "outbox": {"dueWithFreeSlot": owed.tasks, "oldestSeconds": owed.oldest},
+            "outbox": {"dueWithFreeSlot": owed.tasks, "oldestSeconds": overview.age(owed.oldest)},
             "retentionBacklog": row.retention_backlog,
         },
         "lastSweepAt": when(row.swept_at),
         "lastRetentionAt": when(row.retained_at),
-        "oldestTransactionSeconds": row.transaction_seconds,
+        "oldestTransactionSeconds": overview.age(row.transaction_seconds),
         "oldestTransaction": {"pid": row.transaction_pid, "application": row.transaction_application, "state": row.transaction_state}
         if row.transaction_pid is not None
         else None,
@@ -171,11 +171,11 @@ async def _worker_doctor(database: Database, settings: Settings, key: Key, worke
                 "schemaVersion": q.schema_version,
                 "pool": q.pool,
                 "queued": q.queued,
-                "oldestDueAgeSeconds": q.oldest_due_age,
+                "oldestDueAgeSeconds": overview.age(q.oldest_due_age),
             }
             for q in queues
         ],
         "queueDepth": sum(q.queued for q in queues),
-        "oldestDueAgeSeconds": max((q.oldest_due_age for q in queues), default=None),
+        "oldestDueAgeSeconds": overview.age(max((q.oldest_due_age for q in queues), default=None)),
         "lastSweepAt": when(vitals[0].swept_at),
     }

@@ -125,13 +125,13 @@ async def task_types(
 ) -> list[dict[str, Any]]:
     """Views of these task types, in order; `whole` adds descriptions, schemas and policies of the handlers."""
     text = names_json(names)
-    facts, handlers, serving, _ = await database.run(
+    facts, handlers, online = await database.run(
         sql.type_facts(project=project, names=text),
         sql.handlers_for(project=project, names=text),
-        *fleet.steps(project, names, settings),
+        fleet.state(project, names, settings),
     )
     capacity: defaultdict[str, list[tuple[str, fleet.Serving]]] = defaultdict(list)
-    for (name, pool), found in sorted(fleet.read(serving, []).serving.items()):
+    for (name, pool), found in sorted(fleet.read(online).serving.items()):
         capacity[name].append((pool, found))
     served: defaultdict[tuple[str, int], list[Any]] = defaultdict(list)
     for row in handlers:
@@ -155,6 +155,11 @@ def names_json(names: Iterable[tuple[str, int]]) -> str:
     return _encode([{"type": t, "schema_version": v} for t, v in names]).decode()
 
 
+def age(seconds: float | None) -> float | None:
+    """An age as it is shown: never negative, whatever was done to the clock; None where there is nothing that has one."""
+    return None if seconds is None else max(0.0, round(seconds, 3))
+
+
 def _task_type(row: Any, capacity: list[tuple[str, fleet.Serving]], handlers: list[Any], whole: bool) -> dict[str, Any]:
     return {
         "type": row.type,
@@ -168,7 +173,7 @@ def _task_type(row: Any, capacity: list[tuple[str, fleet.Serving]], handlers: li
         "running": row.running,
         "waiting": row.waiting,
         "outcomeUnknown": row.unknown,
-        "oldestDueAgeSeconds": row.oldest_due_age,
+        "oldestDueAgeSeconds": age(row.oldest_due_age),
         "online": {
             "instances": sum(s.instances for _, s in capacity),
             "slots": sum(s.slots for _, s in capacity),

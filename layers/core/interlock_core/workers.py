@@ -81,7 +81,8 @@ def _row(settings: Settings, index: int, handler: RegisteredHandler, schemas: tu
         raise InvalidRequest(f"leaseSeconds must be at least {settings.min_lease_seconds:g}", f"{place}/leaseSeconds")
     for name, text in zip(("inputSchema", "resultSchema"), schemas, strict=True):
         if text is not None and len(text.encode()) > INLINE_BYTES:
-            raise PayloadTooLarge(f"{name} is larger than {INLINE_BYTES} bytes", errors=[{"pointer": f"{place}/{name}", "message": "is too large"}])
+            broken = [{"pointer": f"{place}/{name}", "message": "is too large"}]
+            raise PayloadTooLarge(f"{name} is larger than {INLINE_BYTES} bytes", errors=broken)
     retry = handler.retry or RegisteredHandler.HandlerRetry()
     return {
         "type": handler.type,
@@ -123,7 +124,8 @@ async def _reach_back(database: Database, project: str, rows: list[dict[str, Any
     After the registration's commit, since submits read the handlers for themselves from then on; before its answer, so that a
     call cut short is repeated by its worker.
     """
-    limited = [{name: row[name] for name in ("type", "schema_version", "start_deadline_seconds")} for row in rows if row["start_deadline_seconds"]]
+    fields = ("type", "schema_version", "start_deadline_seconds")
+    limited = [{name: row[name] for name in fields} for row in rows if row["start_deadline_seconds"]]
     until = time.monotonic() + REACH_SECONDS
     while limited and await database.one(sql.start_deadlines(project=project, handlers=_json(limited), limit=BATCH)):
         if time.monotonic() > until:

@@ -102,7 +102,7 @@ blocked AS MATERIALIZED (  -- this index starts with the key, so one pass serves
 SELECT n.type, n.schema_version, y.first_registered_at,
        ready.tasks AS ready, delayed.tasks AS delayed, coalesce(b.tasks, 0) AS blocked, running.tasks AS running,
        coalesce(a.waiting, 0) AS waiting, coalesce(a.unknown, 0) AS unknown,
-       greatest(0, extract(epoch FROM clock.now - least(ready.oldest, b.oldest, late.oldest)))::double precision AS oldest_due_age,
+       extract(epoch FROM clock.now - least(ready.oldest, b.oldest, late.oldest))::double precision AS oldest_due_age,
        past.*
 FROM clock, names n
 LEFT JOIN task_types y ON y.project = %(project)s AND y.type = n.type AND y.schema_version = n.schema_version
@@ -141,7 +141,7 @@ ORDER BY h.type, h.schema_version, h.worker_id LIMIT 2000
 -- :: queues
 -- Ready and waiting work by type and pool, for a worker's own view of its queues.
 SELECT t.type, t.schema_version, t.pool, count(*) AS queued,
-       greatest(0, extract(epoch FROM (SELECT app_now()) - min(t.due_at)))::double precision AS oldest_due_age
+       extract(epoch FROM (SELECT app_now()) - min(t.due_at))::double precision AS oldest_due_age
 FROM json_to_recordset(%(names)s::json) AS n(type text, schema_version integer)
 JOIN tasks t ON t.project = %(project)s AND t.type = n.type AND t.schema_version = n.schema_version
 WHERE t.status = 'queued' AND (t.hold IS NULL OR t.hold = 'concurrency') AND (%(pools)s::text[] IS NULL OR t.pool = ANY(%(pools)s))
@@ -160,7 +160,7 @@ due AS MATERIALIZED (
     ORDER BY xact_start LIMIT 1
 )
 SELECT clock.now, %(project)s::text AS project, s.epoch, s.swept_at, s.retained_at, (SELECT max(name) FROM migrations) AS schema_version,
-       due.tasks AS queue_depth, greatest(0, extract(epoch FROM clock.now - due.oldest))::double precision AS oldest_due_age,
+       due.tasks AS queue_depth, extract(epoch FROM clock.now - due.oldest)::double precision AS oldest_due_age,
        (SELECT count(DISTINCT i.worker_id) FROM instances i WHERE i.project = %(project)s AND i.ended_at IS NULL
           AND i.last_seen > clock.now - make_interval(secs => greatest(%(offline_seconds)s, 1.5 * i.told_seconds))) AS online_workers,
        (SELECT count(*) FROM tasks t WHERE t.project = %(project)s AND t.status = 'running' AND t.lease_expires_at < clock.now) AS expired_leases,
@@ -183,7 +183,7 @@ free AS MATERIALIZED (
                        AND t.status = 'running' AND t.worker_id = i.worker_id)
     GROUP BY 1, 2, 3
 )
-SELECT count(*) AS tasks, greatest(0, extract(epoch FROM max(clock.now - q.due_at)))::double precision AS oldest
+SELECT count(*) AS tasks, extract(epoch FROM max(clock.now - q.due_at))::double precision AS oldest
 FROM clock, free f CROSS JOIN LATERAL (
     SELECT t.due_at FROM tasks t
     WHERE t.project = %(project)s AND t.type = f.type AND t.schema_version = f.schema_version AND t.pool = f.pool

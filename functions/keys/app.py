@@ -1,0 +1,63 @@
+"""Keys of a project, and projects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from interlock_core import keys
+from interlock_core.http import Answer, Call, api, endpoint, lambda_handler
+from interlock_core.wire import cursors
+from interlock_core.wire.operator import NewKey, NewProject, Nothing
+from interlock_core.wire.queries import query
+
+
+@endpoint("POST", "/v1/keys", keys=("operator", "admin"), body=NewKey, status=201)
+async def create_key(call: Call) -> Answer:
+    """Make a key; its secret is in this answer only."""
+    view = await keys.create(call.database, call.key, call.body)
+    return Answer(view, 200 if view["duplicate"] else 201)
+
+
+@endpoint("GET", "/v1/keys", keys=("operator",))
+async def list_keys(call: Call) -> dict[str, Any]:
+    """Keys of the project, newest first, without their secrets."""
+    given = query(call.request, ("limit", "cursor"))
+    limit = cursors.page_limit(given.get("limit", [None])[-1])
+    scope = ["keys", call.key.project]
+    after = cursors.read(scope, given.get("cursor", [None])[-1], cursors.instant, cursors.name)
+    rows = await keys.find_all(call.database, call.key.project, after, limit)
+    page = rows[:limit]
+    more = len(rows) > limit
+    return {
+        "items": [keys.view(row) for row in page],
+        "nextCursor": cursors.write(scope, [page[-1].created_at, page[-1].id]) if more else None,
+    }
+
+
+@endpoint("POST", "/v1/keys/{id}/revoke", keys=("operator",), body=Nothing)
+async def revoke_key(call: Call) -> dict[str, Any]:
+    """Revoke a key of the project; it is refused everywhere within seconds."""
+    return await keys.revoke(call.database, call.key, call.path("id"))
+
+
+@endpoint("POST", "/v1/projects", keys=("admin",), body=NewProject, status=201)
+async def create_project(call: Call) -> Answer:
+    """Make a project; the same name again answers the project that there is."""
+    body: NewProject = call.body
+    view = await keys.create_project(call.database, call.key.id, body.name, body.idempotency_key, body.require_worker)
+    return Answer(view, 200 if view["duplicate"] else 201)
+
+
+@endpoint("GET", "/v1/projects", keys=("admin",))
+async def list_projects(call: Call) -> dict[str, Any]:
+    """Projects by name."""
+    given = query(call.request, ("limit", "cursor"))
+    limit = cursors.page_limit(given.get("limit", [None])[-1])
+    after = cursors.read(["projects"], given.get("cursor", [None])[-1], cursors.name)
+    rows = await keys.projects(call.database, after[0] if after else None, limit)
+    page = rows[:limit]
+    return {"items": page, "nextCursor": cursors.write(["projects"], [page[-1]["name"]]) if len(rows) > limit else None}
+
+
+app = api(create_key, list_keys, revoke_key, create_project, list_projects)
+handler = lambda_handler(app)

@@ -1,0 +1,33 @@
+"""Registration of worker programs, and the end of their processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from interlock_core import workers
+from interlock_core.errors import InvalidRequest
+from interlock_core.http import Call, api, endpoint, lambda_handler
+from interlock_core.wire.fields import is_path_name
+from interlock_core.wire.worker import Register
+
+WORKER = ("task-worker",)
+
+
+@endpoint("PUT", "/v1/workers/{workerId}", keys=WORKER, body=Register)
+async def register(call: Call) -> dict[str, Any]:
+    """Say what a worker program serves; replaces what its worker id said before."""
+    worker_id = call.path("workerId")
+    if not is_path_name(worker_id):
+        raise InvalidRequest("workerId must be 1 to 128 of letters, digits, '.', '_', '-', starting with a letter or digit", "/workerId")
+    schemas = workers.schema_texts(call.text, call.body)
+    return await workers.register(call.database, call.settings, call.key, worker_id, call.body, schemas)
+
+
+@endpoint("DELETE", "/v1/workers/{workerId}/instances/{instanceId}", keys=WORKER)
+async def remove_instance(call: Call) -> dict[str, Any]:
+    """Take a worker process that ends off the list; its registration stays."""
+    return await workers.remove(call.database, call.key, call.path("workerId"), call.path("instanceId"))
+
+
+app = api(register, remove_instance)
+handler = lambda_handler(app)
