@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from sdk.live import live, live_service  # noqa: F401 (fixtures)
+
 KEY = "il_p_test_0123456789abcdefSECRET"
 
 

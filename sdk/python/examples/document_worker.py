@@ -68,18 +68,20 @@ def count(pieces: Iterator[bytes], ctx: TaskContext, size: int | None, sha256: s
     digest = hashlib.sha256()
     words: Counter[str] = Counter()
     total = {"bytes": 0, "characters": 0, "lines": 0, "words": 0}
-    rest = ""
+    rest, last = "", "\n"
     for piece in pieces:
         ctx.raise_if_cancelled()
         digest.update(piece)
         total["bytes"] += len(piece)
-        rest = count_text(rest + decoder.decode(piece), total, words)
+        text = decoder.decode(piece)
+        last = text[-1:] or last
+        rest = count_text(rest + text, total, words)
         if size:
             ctx.progress(100 * min(1.0, total["bytes"] / size), f"{total['bytes']} of {size} bytes")
-    rest += decoder.decode(b"", final=True)
-    count_text(f"{rest}\n" if rest else "", total, words)
-    if rest:
-        total["characters"] -= 1  # the line break that ended the last word is ours
+    text = decoder.decode(b"", final=True)
+    count_text(rest + text, total, words, final=True)
+    if (text[-1:] or last) != "\n":
+        total["lines"] += 1  # the last line, which no line break ends
     if sha256 is not None and digest.hexdigest() != sha256.lower():
         raise DocumentChanged(f"its sha256 is {digest.hexdigest()}, not {sha256}")
     if size is not None and total["bytes"] != size:
@@ -89,9 +91,9 @@ def count(pieces: Iterator[bytes], ctx: TaskContext, size: int | None, sha256: s
     return {**total, "distinctWords": len(words), "sha256": digest.hexdigest(), "topWords": top}
 
 
-def count_text(text: str, total: dict[str, int], words: Counter[str]) -> str:
+def count_text(text: str, total: dict[str, int], words: Counter[str], *, final: bool = False) -> str:
     """Count the text up to its last white space, and return what stands behind it: the word that may go on."""
-    end = max(text.rfind(" "), text.rfind("\n")) + 1 or (len(text) if len(text) > PIECE else 0)
+    end = len(text) if final else max(text.rfind(" "), text.rfind("\n")) + 1 or (len(text) if len(text) > PIECE else 0)
     whole = text[:end]
     total["characters"] += len(whole)
     total["lines"] += whole.count("\n")

@@ -31,6 +31,7 @@ class Notes:
         self._full = False
         self._progress: bytes | None = None
         self._progress_version = 0
+        self.sent_at = float("-inf")  # when notes were last put into a heartbeat (interlock.clock)
 
     def set_progress(self, percent: float | None, message: str | None) -> None:
         """Remember the latest progress; an earlier one that was not sent yet is replaced."""

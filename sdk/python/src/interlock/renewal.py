@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,9 @@ log = logging.getLogger("interlock")
 
 NEWS_EVERY = 1.0
 """Seconds between heartbeats that only carry progress and log lines."""
+
+BEAT_GAP = 0.12
+"""Seconds between two notes of one attempt that the service takes."""
 
 
 class Renewal:
@@ -93,6 +97,9 @@ class Renewal:
             told = [attempt for attempt in attempts if attempt.notes is not None and attempt.notes.waiting]
             if not told:
                 return
+            pause = max(attempt.notes.sent_at + BEAT_GAP - clock.now() for attempt in told if attempt.notes is not None)
+            if pause > 0:
+                time.sleep(pause)
             try:
                 for batch in in_batches(told):
                     self._beat(batch, 10.0)
@@ -154,8 +161,9 @@ class Renewal:
         items: list[bytes] = []
         for attempt in attempts:
             notes = attempt.notes.take() if attempt.notes is not None else None
-            if notes is not None:
+            if attempt.notes is not None and notes is not None:
                 marks[attempt.id] = notes[1]
+                attempt.notes.sent_at = clock.now()
             items.append(attempt.ids + (notes[0] if notes is not None else b"") + b"}")
         head = encode(
             {
@@ -191,6 +199,10 @@ class Renewal:
                 log.info("task %s is to stop: %s", attempt.task_id, verdict["stop"])
             return
         error = problem_error(problem if isinstance(problem, Mapping) else {})
+        if error.code == "RATE_LIMITED":  # The lease is renewed; only the notes have to wait.
+            attempt.renewed_at = sent_at
+            attempt.doubted = False
+            return
         if error.code not in ("STALE_ATTEMPT", "EPOCH_CHANGED"):
             if not error.retryable and mark is not None and attempt.notes is not None:
                 attempt.notes.settle(mark)  # Notes that the service refuses must not stand in the way of renewals.

@@ -1,0 +1,164 @@
+"""Lost answers, outages, streams that die, disks that fill: the worker goes on, and nothing is lost or done twice."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from interlock import Retryable, Submission, TaskContext
+from interlock import spool as spool_module
+from interlock import stream as stream_module
+from sdk.live import Live
+from support.proxy import MakeProxy
+from support.waiting import wait_until
+
+
+@pytest.mark.parametrize("path", ["/v1/claims", "/v1/attempts/complete", "/v1/attempts/heartbeat", "/v1/workers/*"])
+def test_b64_a_lost_answer_is_asked_for_again(live: Live, make_proxy: MakeProxy, path: str) -> None:
+    proxy = make_proxy(live.url)
+    ran: list[Any] = []
+
+    def work(inp: Any, ctx: TaskContext) -> Any:
+        ran.append(inp)
+        ctx.wait_for_cancel(1.0 if path.endswith("heartbeat") else 0)
+        return inp
+
+    lost = proxy.drop_next_answer("PUT" if "workers" in path else "POST", path)
+    task_id = live.submit(1)
+    live.start(work, through=proxy)
+    assert live.wait(task_id).result == 1
+    lost.wait()
+    assert ran == [1]
+    assert live.kinds(task_id) == ["submitted", "claimed", "succeeded"]
+    assert wait_until(lambda: not live.spooled())
+
+
+def test_b64_a_lost_answer_to_a_submission_makes_one_task(live: Live, make_proxy: MakeProxy) -> None:
+    proxy = make_proxy(live.url)
+    from interlock import TaskProducer
+
+    with TaskProducer(proxy.url, live.service.key("task-producer")) as producer:
+        lost = proxy.drop_next_answer("POST", "/v1/tasks")
+        handle = producer.submit(live.type, 1, {})
+        lost.wait()
+        assert handle.deduplicated
+        lost = proxy.drop_next_answer("POST", "/v1/tasks/batch")
+        handles = producer.submit_many([Submission(live.type, 1, number) for number in range(10)])
+        lost.wait()
+    listed = {task.id for task in live.producer.list(type=live.type)}
+    assert listed == {handle.id, *(item.id for item in handles)}
+    assert len(listed) == 11
+
+
+def test_outcomes_of_an_outage_are_kept_on_disk_and_sent_after_it(live: Live, make_proxy: MakeProxy) -> None:
+    proxy = make_proxy(live.url)
+    go = threading.Event()
+    started = threading.Semaphore(0)
+
+    def work(inp: Any, ctx: TaskContext) -> Any:
+        started.release()
+        assert go.wait(20)
+        return inp
+
+    worker = live.start(work, through=proxy, max_concurrent=3)
+    ids = [live.submit(number, lease=60) for number in range(3)]
+    for _ in ids:
+        assert started.acquire(timeout=15)
+    proxy.cut()
+    go.set()
+    saved = wait_until(lambda: len(live.spooled()) >= 1 and live.spooled(), 20)
+    assert saved
+    worker.drain(timeout=0)  # the process ends in the middle of the outage
+    assert live.spooled()
+    proxy.restore()
+    live.start(work, spool=worker._spool_folder)
+    assert [live.wait(task_id).result for task_id in ids] == [0, 1, 2]
+    assert all(live.kinds(task_id) == ["submitted", "claimed", "succeeded"] for task_id in ids)
+    assert wait_until(lambda: not live.spooled())
+
+
+def test_b61_on_a_full_disk_outcomes_go_directly_and_no_more_is_claimed(
+    live: Live, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write = spool_module.write_and_sync
+    full = threading.Event()
+
+    def fill(path: Any, data: bytes) -> None:
+        if full.is_set():
+            raise OSError(28, "No space left on device")
+        write(path, data)
+
+    monkeypatch.setattr(spool_module, "write_and_sync", fill)
+    live.start(lambda inp, ctx: inp)
+    full.set()
+    assert live.wait(live.submit("direct")).result == "direct"
+    assert [record.levelno for record in caplog.records if "NO MORE WORK IS CLAIMED" in record.message] == [logging.ERROR]
+    left = live.submit("later")
+    with pytest.raises(TimeoutError):
+        live.producer.wait(left, 2.5)
+    full.clear()
+    assert live.wait(left).result == "later"
+
+
+@pytest.mark.parametrize("fault", ["cut", "black hole"])
+def test_b52_without_its_stream_a_worker_polls_and_reopens(
+    live: Live, make_proxy: MakeProxy, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    proxy = make_proxy(live.url)
+    monkeypatch.setattr(stream_module, "SILENCE", 2.0)
+    config = {"streamUrl": proxy.url, "pollSeconds": 1}
+    request = stream_module.Client.request
+
+    def send_stream_elsewhere(self: Any, method: str, path: str, **options: Any) -> Any:
+        answer = request(self, method, path, **options)
+        return {**answer, **config} if path == "/v1/config" else answer
+
+    monkeypatch.setattr(stream_module.Client, "request", send_stream_elsewhere)
+    live.start(lambda inp, ctx: inp)
+    wait_until(lambda: proxy.count("GET", "/v1/stream") == 1)
+    assert live.wait(live.submit(1)).result == 1
+    if fault == "cut":
+        proxy.cut()
+    else:
+        proxy.black_hole()
+    assert live.wait(live.submit(2), 12).result == 2  # found by polling
+    proxy.restore()
+    wait_until(lambda: proxy.count("GET", "/v1/stream") >= 2, 15)
+    assert live.wait(live.submit(3)).result == 3
+
+
+def test_b54_a_stream_that_drops_at_once_is_reopened_ever_more_slowly(
+    live: Live, make_proxy: MakeProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from interlock.stream import Stream
+
+    opened: list[str] = []
+    pauses: list[float] = []
+
+    def drop(self: Stream, url: str) -> None:
+        opened.append(url)
+        self._on_ready()
+        raise stream_module.Unreachable("dropped at once")
+
+    class Closing(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if timeout is not None and not self.is_set():
+                pauses.append(timeout)
+            return super().wait(0 if len(pauses) < 12 else timeout)
+
+    monkeypatch.setattr(Stream, "_follow", drop)
+    monkeypatch.setattr(stream_module.threading, "Event", Closing)
+    live.start(lambda inp, ctx: inp)
+    wait_until(lambda: len(pauses) >= 12, 20)
+    monkeypatch.undo()
+    assert len(opened) >= 11
+    assert pauses[0] <= 1
+    assert all(7 <= pause <= 30 for pause in pauses[6:12])
+
+
+def test_a_wake_finds_work_at_once_and_delays_are_kept(live: Live) -> None:
+    live.start(lambda inp, ctx: (_ for _ in ()).throw(Retryable(after=1)) if ctx.attempt == 1 else ctx.attempt)
+    assert live.wait(live.submit(delay=1), 15).result == 2
