@@ -1,0 +1,71 @@
+"""Calls whose statements are explained while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from interlock_core.db import Database, Row, Step
+
+
+class Explained(Database):
+    """Runs every statement twice: once to be explained and taken back, once for its rows. `plans` holds (name, plan)."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.plans: list[tuple[str, dict[str, Any]]] = []
+
+    async def run(self, *steps: Step, notify: Step | None = None) -> list[list[Row]]:
+        found = []
+        async with self.connection() as connection, connection.transaction():
+            for step in steps:
+                async with connection.transaction(force_rollback=True):
+                    cursor = await connection.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + step.text, step.params)  # type: ignore[arg-type]
+                    row = await cursor.fetchone()
+                    assert row is not None
+                    self.plans.append((step.name, row[0][0]["Plan"]))
+                cursor = await connection.execute(step.text, step.params)  # type: ignore[arg-type]
+                found.append(await cursor.fetchall() if cursor.description else [])
+        return found
+
+    def plan(self, name: str) -> Plan:
+        """The last plan of a statement."""
+        return Plan(next(plan for step, plan in reversed(self.plans) if step == name))
+
+
+class Plan:
+    """A plan as EXPLAIN ANALYZE told it."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self._plan = plan
+
+    def nodes(self) -> Iterator[dict[str, Any]]:
+        """Every node that was executed."""
+        waiting = [self._plan]
+        while waiting:
+            node = waiting.pop()
+            if node.get("Actual Loops", 1):
+                yield node
+            waiting += node.get("Plans", [])
+
+    @property
+    def indexes(self) -> set[str]:
+        return {node["Index Name"] for node in self.nodes() if "Index Name" in node}
+
+    @property
+    def scanned(self) -> set[str]:
+        """The tables that were read from end to end."""
+        return {node["Relation Name"] for node in self.nodes() if node["Node Type"] == "Seq Scan"}
+
+    @property
+    def rows(self) -> int:
+        """The most rows that any one node read, those included that it then left out."""
+        return max(
+            int((node.get("Actual Rows", 0) + node.get("Rows Removed by Filter", 0)) * node.get("Actual Loops", 1))
+            for node in self.nodes()
+        )
+
+    @property
+    def blocks(self) -> int:
+        """Pages that were touched."""
+        return int(self._plan.get("Shared Hit Blocks", 0) + self._plan.get("Shared Read Blocks", 0))

@@ -1,0 +1,118 @@
+"""One key's backlog, its delayed work and many claimers at once (B07)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from interlock_core.db import Database, Step
+from sql.explained import Explained
+from sql.rows import Rows
+from support.clock import Clock
+from support.play import Play
+
+K = {"concurrency": {"key": "K", "limit": 1}}
+
+
+async def test_b07_a_task_due_later_does_not_stand_before_one_due_now(play: Play) -> None:
+    await play.submit(**K, delaySeconds=3600)
+    now = await play.submit(**K)
+    assert [a["taskId"] for a in await play.claim(slots=5)] == [now["id"]]
+
+
+async def test_b07_one_due_later_gets_in_when_its_time_comes(play: Play, clock: Clock) -> None:
+    later = await play.submit(**K, delaySeconds=3600, priority=9)
+    now = await play.submit(**K)
+    attempt = (await play.claim())[0]
+    clock.advance(3601)
+    await play.heartbeat(attempt)
+    assert await play.claim(slots=5, instance="two") == []
+    await play.complete(attempt, result=1)
+    assert [a["taskId"] for a in await play.claim(slots=5)] == [later["id"]]
+    assert (await play.get(now["id"]))["status"] == "succeeded"
+
+
+def _fill_key(rows: Rows, count: int) -> None:
+    rows.all("INSERT INTO concurrency_keys VALUES ('test', 'K') ON CONFLICT DO NOTHING")
+    rows.fill(count, hold="'concurrency'", concurrency_key="'K'", concurrency_limit="1")
+    rows.all("VACUUM ANALYZE tasks")
+
+
+async def test_b07_a_blocked_backlog_stays_out_of_the_way(play: Play, rows: Rows) -> None:
+    await play.submit(**K)
+    assert len(await play.claim(slots=10)) == 1
+    _fill_key(rows, 5000)
+    other = await play.submit(concurrency={"key": "L", "limit": 1})
+    free = await play.submit()
+    assert sorted(a["taskId"] for a in await play.claim(slots=2)) == sorted([other["id"], free["id"]])
+    assert await play.claim(slots=10) == []
+
+
+async def _pages(database: Database, rows: Rows) -> int:
+    """Pages of tasks that were touched until now."""
+    await database.one(Step("flush", "SELECT pg_stat_force_next_flush()", {}))
+    return int(
+        rows.value(
+            "SELECT heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read FROM pg_statio_user_tables WHERE relname = 'tasks'"
+        )
+    )
+
+
+async def _cost(play: Play, database: Database, rows: Rows) -> float:
+    """Pages that a claim and a completion touch, one after the other on a key with a backlog."""
+    await play.complete((await play.claim())[0], result=1)  # plans and caches are warm
+    before = await _pages(database, rows)
+    for _ in range(20):
+        (attempt,) = await play.claim(slots=2)
+        await play.complete(attempt, result=1)
+    return (await _pages(database, rows) - before) / 20
+
+
+async def test_b07_claims_stay_flat_as_the_backlog_of_a_key_doubles(play: Play, database: Database, rows: Rows) -> None:
+    await play.submit(**K)
+    _fill_key(rows, 3000)
+    small = await _cost(play, database, rows)
+    _fill_key(rows, 3000)
+    large = await _cost(play, database, rows)
+    assert large <= 1.2 * small, (small, large)
+    assert large < 400, large
+
+
+async def test_b07_the_plans_of_a_claim_beside_a_blocked_backlog(play: Play, rows: Rows, explained: Explained) -> None:
+    await play.submit(**K)
+    await play.claim()
+    _fill_key(rows, 5000)
+    play.http._app.state.database = explained
+    assert await play.claim(slots=10) == []
+    assert explained.plan("claim.pick").rows < 100
+    assert explained.plan("claim.lock_keys").rows < 100
+    assert "tasks" not in explained.plan("claim.pick").scanned
+
+
+async def test_b07_twelve_claimers_on_one_key_never_run_two(play: Play, rows: Rows) -> None:
+    task = {"type": "demo/hello", "schemaVersion": 1, "input": {}, **K}
+    answer = await play.http.producer.post("/v1/tasks/batch", json={"tasks": [task] * 300})
+    assert answer.status_code == 201, answer.text
+    running: set[str] = set()
+    done = 0
+
+    async def work(name: str) -> None:
+        nonlocal done
+        while done < 300:
+            answer = await play.http.worker.post("/v1/claims", json=play.claim_body(slots=3, instance=name))
+            assert answer.status_code == 200, answer.text
+            attempts: list[dict[str, Any]] = answer.json()["attempts"]
+            running.update(a["taskId"] for a in attempts)
+            assert len(running) <= 1
+            for attempt in attempts:
+                running.discard(attempt["taskId"])
+                assert (await play.complete(attempt, result=1))["taskStatus"] == "succeeded"
+                done += 1
+
+    await asyncio.wait_for(asyncio.gather(*(work(f"claimer-{n}") for n in range(12))), 60)
+    assert rows.all("SELECT status, count(*) FROM tasks GROUP BY 1") == [("succeeded", 300)]
+    overlaps = rows.value(
+        "SELECT count(*) FROM tasks a JOIN tasks b ON a.id < b.id"
+        " AND (a.attempt_started_at, a.finished_at) OVERLAPS (b.attempt_started_at, b.finished_at)"
+    )
+    assert overlaps == 0
