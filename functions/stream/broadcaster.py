@@ -1,0 +1,202 @@
+"""The hub of one process: one session that listens, and whom each hint concerns.
+
+    listen.Listener ──hint──▶ Broadcaster ──▶ Timetable (ready work: whom to wake, and when to look again)
+                                         ├──▶ Connection of the holder (cancel), of a worker (drain)
+                                         └──▶ Waits (calls that wait for a task's end)
+
+A hint is never trusted to be the only one: what it says is read again by whoever is told, and whatever nobody said is found
+by the timetable's regular look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+from connection import Connection
+from groups import Groups
+from interlock_core import wakes
+from interlock_core.db import Database
+from interlock_core.listen import Listener
+from interlock_core.settings import Settings
+from timetable import Timetable
+from waits import Waits
+
+log = logging.getLogger("interlock.stream")
+
+#: A revoked key's streams end within 5 s, this look and the verdict's own cache included.
+KEY_SECONDS = 2.0
+TICK_SECONDS = 1.0
+#: How many streams are told in one piece when all of them are: between the pieces others are served.
+PIECE = 500
+#: Streams of one instance, which has one: a reconnect may come before the old one's end is seen. The oldest goes.
+PER_INSTANCE = 3
+
+
+class Broadcaster:
+    """The streams of one process. `start` it before the first one joins, `close` the streams, then `stop` it."""
+
+    def __init__(self, database: Database, settings: Settings, listen_url: str | None = None) -> None:
+        self._database = database
+        self.connections: dict[Connection, None] = {}
+        self.groups = Groups()
+        self.waits = Waits()
+        self.closing = False
+        self.listener = Listener(listen_url or database.url, self._heard, self._renewed)
+        regular = min(5.0, settings.min_lease_seconds / 2)
+        self.timetable = Timetable(database, self.groups, regular, degraded=lambda: not self.listener.listening)
+        self._instances: dict[tuple[str, str, str], list[Connection]] = {}
+        self._jobs: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begins to listen and to look, in the running loop."""
+        for job in (self.listener.run(), self.timetable.run(), self._keep_alive(), self._watch_keys()):
+            self._spawn(job)
+
+    def close(self) -> None:
+        """Ends every stream and lets every waiting call answer; new ones are refused."""
+        self.closing = True
+        self.waits.close()
+        for connection in list(self.connections):
+            connection.end()
+
+    async def stop(self) -> None:
+        """Ends the streams and the loops; returns when they are gone."""
+        self.close()
+        jobs = list(self._jobs)
+        for job in jobs:
+            job.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        job = asyncio.get_running_loop().create_task(work)
+        self._jobs.add(job)
+        job.add_done_callback(self._job_ended)
+
+    def _job_ended(self, job: asyncio.Task[None]) -> None:
+        self._jobs.discard(job)
+        if not job.cancelled() and (error := job.exception()) is not None:
+            log.error("a part of the stream ended", exc_info=error)
+
+    def join(self, connection: Connection) -> None:
+        """From here on the stream hears every hint."""
+        now = asyncio.get_running_loop().time()
+        connection.groups = tuple(
+            self.groups.enter((connection.project, connection.pool, name), now) for name in connection.names
+        )
+        for group in connection.groups:
+            group.members[connection] = None
+            self.timetable.expect(group, group.full_look_at, everything=True)
+        self.connections[connection] = None
+        same = self._instances.setdefault(_instance(connection), [])
+        same.append(connection)
+        if len(same) > PER_INSTANCE:
+            same[0].end()
+        if self.closing:
+            connection.end()
+
+    def leave(self, connection: Connection) -> None:
+        """The stream is gone. Harmless if it never joined."""
+        if connection not in self.connections:
+            return
+        del self.connections[connection]
+        connection.end()
+        for group in connection.groups:
+            self.groups.leave(group, connection)
+        same = self._instances[_instance(connection)]
+        same.remove(connection)
+        if not same:
+            del self._instances[_instance(connection)]
+
+    # Hints
+
+    def _heard(self, payload: str) -> None:
+        hint = wakes.read_hint(payload)
+        if hint.ready:
+            self._ready(hint.project, hint.ready)
+        if hint.done == "*":
+            self.waits.heard_all(hint.project)
+        elif hint.done:
+            self.waits.heard(hint.done)
+        if hint.cancel == "*":
+            self._spawn(self._tell_cancels([hint.project]))
+        else:
+            for worker_id, instance_id, task_id, attempt_id in hint.cancel:
+                self._cancel(hint.project, worker_id, instance_id, task_id, attempt_id)
+        if hint.drain:
+            for connection in self.connections:
+                if connection.project == hint.project and (hint.drain == "*" or connection.worker_id in hint.drain):
+                    connection.drain()
+
+    def _ready(self, project: str, ready: list[tuple[str, str, int, float]] | wakes.All) -> None:
+        now = asyncio.get_running_loop().time()
+        if ready == "*":
+            for group in self.groups.of_project(project):
+                self.timetable.expect(group, now)
+            return
+        for name, pool, count, seconds in ready:
+            served = self.groups.get((project, pool, name))
+            if served is None:
+                continue
+            if seconds > 0:
+                self.timetable.expect(served, now + seconds)
+            else:
+                self.timetable.offered(served, count, now)
+
+    def _cancel(self, project: str, worker_id: str, instance_id: str, task_id: str, attempt_id: str) -> None:
+        for connection in self._instances.get((project, worker_id, instance_id), ()):
+            connection.cancel(task_id, attempt_id)
+
+    async def _tell_cancels(self, projects: list[str]) -> None:
+        try:
+            for row in await wakes.cancels(self._database, projects):
+                self._cancel(row.project, row.worker_id, row.instance_id, str(row.id), str(row.attempt_id))
+        except Exception as error:
+            log.warning("cancels could not be read, heartbeats will tell them: %s", error)
+
+    def _renewed(self) -> None:
+        """Hints were lost, or may have been: everyone reads again."""
+        self.waits.heard_all()
+        if self.listener.sessions > 1 and self.connections:
+            self._spawn(self._wake_all())
+
+    async def _wake_all(self) -> None:
+        connections = list(self.connections)
+        await self._tell_cancels(sorted({c.project for c in connections}))
+        random.shuffle(connections)
+        for start in range(0, len(connections), PIECE):
+            for connection in connections[start : start + PIECE]:
+                connection.wake(connection.groups)
+            await asyncio.sleep(0.1)
+
+    # What is done by the clock
+
+    async def _keep_alive(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = loop.time()
+            for connection in self.connections:
+                connection.keep_alive(now)
+
+    async def _watch_keys(self) -> None:
+        while True:
+            await asyncio.sleep(KEY_SECONDS)
+            key_ids = sorted({connection.key_id for connection in self.connections})
+            if not key_ids:
+                continue
+            try:
+                gone = await wakes.gone(self._database, key_ids)
+            except Exception as error:
+                log.warning("the keys of open streams could not be read: %s", error)
+                continue
+            for connection in list(self.connections):
+                if connection.key_id in gone:
+                    connection.end(revoked=gone[connection.key_id])
+
+
+def _instance(connection: Connection) -> tuple[str, str, str]:
+    return connection.project, connection.worker_id, connection.instance_id

@@ -1,0 +1,73 @@
+"""Calls that wait for a task's end, held on the hints that the stream hears anyway: no connection is spent on a waiting call."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable
+from typing import Any
+
+from interlock_core import tasks
+from interlock_core.db import Database
+from interlock_core.states import ENDS
+
+#: A wait reads its task again after so long without a hint, in case one was lost.
+REREAD_SECONDS = 3.0
+
+Waiter = asyncio.Future[None]
+
+
+class Waits:
+    """The waiting calls of one process, by task."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, tuple[str, set[Waiter]]] = {}  # task id → its project and who waits
+        self._closed = False
+
+    def __len__(self) -> int:
+        return sum(len(waiters) for _, waiters in self._waiting.values())
+
+    async def hold(self, database: Database, project: str, row: Any, seconds: float) -> Any:
+        """The row of a task as soon as it has ended, or as it is after `seconds`. Raises NotFound if it goes away."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        name = str(row.id)
+        while True:
+            # Listening begins before the look: an end between the two would be heard by nobody.
+            waiter: Waiter = loop.create_future()
+            waiters = self._waiting.setdefault(name, (project, set()))[1]
+            waiters.add(waiter)
+            try:
+                row = await tasks.find(database, project, row.id)
+                left = until - loop.time()
+                if row.status in ENDS or left <= 0 or self._closed:
+                    return row
+                await asyncio.wait((waiter,), timeout=min(left, REREAD_SECONDS * random.uniform(0.8, 1)))
+            finally:
+                waiters.discard(waiter)
+                if not waiters and self._waiting.get(name, ("", None))[1] is waiters:
+                    del self._waiting[name]
+
+    def heard(self, task_ids: Iterable[str]) -> None:
+        """These tasks may have ended."""
+        for name in task_ids:
+            found = self._waiting.get(name)
+            if found is not None:
+                _release(found[1])
+
+    def heard_all(self, project: str | None = None) -> None:
+        """Any task, of one project or of all, may have ended."""
+        for of_project, waiters in self._waiting.values():
+            if project is None or of_project == project:
+                _release(waiters)
+
+    def close(self) -> None:
+        """Let every waiting call answer with what is true now."""
+        self._closed = True
+        self.heard_all()
+
+
+def _release(waiters: set[Waiter]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)

@@ -1,0 +1,46 @@
+"""The query of a worker's stream (protocol.md §9). Unknown parameters are ignored: boxes upgrade by themselves."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, ValidationError
+from pydantic_core import PydanticCustomError
+from starlette.requests import Request
+
+from .fields import TYPE, Identifier, PathName, Tolerant, problem
+
+_VERSION = re.compile(r"[1-9][0-9]{0,9}")
+
+
+def _versioned(value: str) -> str:
+    name, _, version = value.rpartition("@")
+    if TYPE.fullmatch(name) is None or _VERSION.fullmatch(version) is None or int(version) > 2_147_483_647:
+        raise PydanticCustomError("versioned_type", "must be group/name@version, such as demo/hello@1")
+    return value
+
+
+class Subscription(Tolerant):
+    """Who listens, and for work of which types."""
+
+    worker_id: PathName
+    instance_id: Identifier
+    pool: Identifier = "default"
+    types: Annotated[list[Annotated[str, AfterValidator(_versioned)]], Field(min_length=1, max_length=200)]
+
+    @property
+    def names(self) -> list[str]:
+        """The types without their versions."""
+        return [name.rpartition("@")[0] for name in self.types]
+
+
+def subscription(request: Request) -> Subscription:
+    """The query of a stream. Raises InvalidRequest naming the parameter."""
+    given: dict[str, object] = {name: value for name, value in request.query_params.items() if name != "types"}
+    if types := request.query_params.getlist("types"):
+        given["types"] = list(dict.fromkeys(part.strip() for text in types for part in text.split(",") if part.strip()))
+    try:
+        return Subscription.model_validate(given)
+    except ValidationError as error:
+        raise problem(error) from None
