@@ -10,6 +10,8 @@ import json
 import os
 import signal
 import sys
+import time
+import urllib.request
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,26 +21,30 @@ from interlock import TaskProducer
 from template import ROOT
 
 EXAMPLES = ROOT / "sdk" / "python" / "examples"
-WAIT_SECONDS = 60.0
+WAIT_SECONDS, START_SECONDS = 60.0, 15.0
 
 
 def main(dev_json: Path) -> int:
     signal.signal(signal.SIGTERM, _stop)
     info = json.loads(dev_json.read_text())
+    folder = dev_json.parent / "demo"
+    folder.mkdir(exist_ok=True)
+    worker_log = folder / "worker.log"
     worker = guard.start(
         [sys.executable, str(EXAMPLES / "hello_worker.py")],
-        output=sys.stdout.fileno(),
+        output=os.open(worker_log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
         environment={
             **os.environ,
             "INTERLOCK_URL": info["serviceUrl"],
             "INTERLOCK_WORKER_KEY": info["keys"]["task-worker"],
-            "XDG_STATE_HOME": str(dev_json.parent / "demo"),
+            "XDG_STATE_HOME": str(folder),
         },
         cwd=ROOT,
         stop_plan=((signal.SIGTERM, 3.0), (signal.SIGKILL, 1.0)),
     )
     try:
-        print(f"\nDemo: a worker runs as process {worker.pid}; it has opened no port.", flush=True)
+        print(f"\nDemo: a worker runs as process {worker.pid}, with no port open; its log is {worker_log}", flush=True)
+        wait_for_worker(info, worker)
         failed = [title for title, type_name, value in tasks() if not show(info, title, type_name, value)]
         print_next(info)
         if failed:
@@ -59,6 +65,18 @@ class Stopped(BaseException):
 def _stop(_signal: int, _frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise Stopped
+
+
+def wait_for_worker(info: dict[str, Any], worker: guard.Guarded) -> None:
+    """Until the worker has registered, or has ended: what is wrong then shows in the tasks."""
+    request = urllib.request.Request(
+        f"{info['serviceUrl']}/v1/workers/hello", headers={"Authorization": f"Bearer {info['keys']['task-producer']}"}
+    )
+    end = time.monotonic() + START_SECONDS
+    while worker.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5):
+            return
+        time.sleep(0.05)
 
 
 def tasks() -> list[tuple[str, str, dict[str, Any]]]:

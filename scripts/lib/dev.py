@@ -16,7 +16,8 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import psycopg
 import uvicorn
@@ -32,11 +33,12 @@ from interlock_core.settings import Settings, SettingsError
 from os_user import NoOsUser
 from postgres import Postgres, PostgresFailed
 from postgres_binaries import OLDEST, NoPostgres
-from service import RouteMissing, Scheduled, build_app, load_scheduled
+from service import RouteMissing, Scheduled, build_app, close_streams, load_scheduled, stream_lifespan, tune_listener
 from template import ROOT
 
 PROJECT = "dev"
 DEFAULT_PORT = 7420
+BACKLOG = 2048
 #: What a local host sets unless the environment does: it may hold long waits, being the stream host too.
 LOCAL_SETTINGS = {"POOL_SIZE": "10", "FUNCTION_WAIT_SECONDS": "20"}
 #: The gateway's schedules cannot be finer than a minute; here what runs every minute runs every second.
@@ -134,7 +136,8 @@ def listen(port: int) -> Iterator[socket.socket]:
             raise PortTaken(
                 f"port {port} cannot be used ({error.strerror}); choose another with --port, or 0 for any free one"
             ) from error
-        listener.listen(2048)
+        listener.listen(BACKLOG)
+        tune_listener(listener)
         yield listener
 
 
@@ -157,47 +160,50 @@ async def serve(
         keys = await bootstrap(database, PROJECT, read_keys(folder / "dev.json"))
         info = {"serviceUrl": service_url, "streamUrl": settings.stream_url, "databaseUrl": url, "project": PROJECT, "keys": keys}
         write_private(folder / "dev.json", json.dumps(info, indent=2) + "\n")
-
-        web = Web(app)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, web.stop)
-        jobs = [asyncio.create_task(run_on_schedule(job, database, settings)) for job in load_scheduled()]
-        jobs.append(asyncio.create_task(watch_database(server, web)))
-        serving = asyncio.create_task(web.serve(sockets=[listener]))
-        print_info(info, folder)
-        demo = start_demo(folder) if with_demo else None
-        told = asyncio.create_task(web.told.wait())
-        await asyncio.wait((told, serving), return_when=asyncio.FIRST_COMPLETED)
-
-        # The demo's worker first: it drains through the service.
-        status = 0 if demo is None else min(1, await asyncio.to_thread(demo.stop))
-        web.should_exit = True
-        await serving
-        for job in jobs:
-            job.cancel()
-        for ended in await asyncio.gather(*jobs, return_exceptions=True):
-            if isinstance(ended, DatabaseEnded):
-                raise ended
+        async with stream_lifespan(app), run_jobs(database, settings), Web(app, listener) as web:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                asyncio.get_running_loop().add_signal_handler(number, web.stop)
+            print_info(info, folder)
+            demo = start_demo(folder) if with_demo else None
+            try:
+                await web.wait(server)
+            finally:
+                # The demo's worker first: it drains through the service.
+                status = 0 if demo is None else min(1, await asyncio.to_thread(demo.stop))
         return status
 
 
 class Web(uvicorn.Server):
-    """uvicorn, with the signals left to us: it would raise them again when it has ended, before the database is stopped."""
+    """uvicorn within a block: it serves `app` on `listener` from its begin and has ended at its end.
 
-    def __init__(self, app: Starlette) -> None:
+    The signals are left to us: uvicorn would raise them again when it has ended, before the database is stopped.
+    """
+
+    def __init__(self, app: Starlette, listener: socket.socket) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
                 http="httptools",
-                lifespan="on",
+                lifespan="off",
                 access_log=False,
                 log_config=None,
                 timeout_graceful_shutdown=GRACE_SECONDS,
                 server_header=False,
-                backlog=2048,
+                backlog=BACKLOG,
             )
         )
-        self.told = asyncio.Event()
+        self._app = app
+        self._listener = listener
+        self._told = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        self._serving = asyncio.create_task(self.serve(sockets=[self._listener]))
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        close_streams(self._app)
+        self.should_exit = True
+        await self._serving
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -205,8 +211,32 @@ class Web(uvicorn.Server):
 
     def stop(self) -> None:
         """Stop politely; called again, at once."""
-        self.force_exit = self.told.is_set()
-        self.told.set()
+        self.force_exit = self._told.is_set()
+        self._told.set()
+
+    async def wait(self, server: Postgres | None) -> None:
+        """Return when it was told to stop. Raises `DatabaseEnded` when our own database server has ended.
+
+        Nothing could be answered then, and a new start recovers it.
+        """
+        told = asyncio.create_task(self._told.wait())
+        while not (told.done() or self._serving.done()):
+            await asyncio.wait((told, self._serving), timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
+            if server is not None and server.poll() is not None:
+                log_file = server.folder / "postgres.log"
+                raise DatabaseEnded(f"the database server has ended by itself (see {log_file}); start again to recover")
+
+
+@contextlib.asynccontextmanager
+async def run_jobs(database: Database, settings: Settings) -> AsyncIterator[None]:
+    """The scheduled functions run within the block."""
+    jobs = [asyncio.create_task(run_on_schedule(job, database, settings)) for job in load_scheduled()]
+    try:
+        yield
+    finally:
+        for job in jobs:
+            job.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
@@ -227,16 +257,6 @@ async def run_on_schedule(job: Scheduled, database: Database, settings: Settings
         except Exception:
             log.exception("%s failed; it runs again in %g s", job.name, every)
         await asyncio.sleep(every)
-
-
-async def watch_database(server: Postgres | None, web: Web) -> None:
-    """Stop serving when our own database server ended: nothing could be answered, and a new start recovers it."""
-    while server is None or server.poll() is None:  # noqa: ASYNC110 (its end is seen by asking)
-        await asyncio.sleep(0.5)
-    web.stop()
-    raise DatabaseEnded(
-        f"the database server ended by itself; its messages are in {server.folder / 'postgres.log'}. Start again to recover."
-    )
 
 
 def read_keys(path: Path) -> dict[str, str]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -53,14 +55,29 @@ def build_app(settings: Settings | None = None, functions: Iterable[Function] | 
             if found is None:
                 raise RouteMissing(f"template.yaml: functions/{function.name} serves no {wanted.method} {wanted.path}")
             routes.append(Route(found.path, found.endpoint, methods=[wanted.method], name=f"{wanted.method} {wanted.path}"))
-    if (STREAM / "app.py").exists():
-        stream = _load(STREAM).app
-        apps.append(stream)
-        routes += [route for route in stream.routes if isinstance(route, Route) and not _serves(routes, route)]
+    stream = _load(STREAM).app  # a container, and not in the template's routes: all that it serves, unless a function does
+    apps.append(stream)
+    routes += [route for route in stream.routes if isinstance(route, Route) and not _serves(routes, route)]
     flat = compose(_merge(routes), settings)
     # What the OpenAPI document is made of, were this the app of one function.
     flat.state.endpoints = tuple(endpoint for app in apps for endpoint in getattr(app.state, "endpoints", ()))
     return flat
+
+
+def stream_lifespan(app: Starlette) -> AbstractAsyncContextManager[Any]:
+    """Serve within it: the stream's own life, on the flat app and its database."""
+    lifespan: Callable[[Starlette], AbstractAsyncContextManager[Any]] = _load(STREAM).lifespan
+    return lifespan(app)
+
+
+def tune_listener(listener: socket.socket) -> None:
+    """Bound what a reader that has gone can pin. The buffers stay the system's: whole answers leave by them too."""
+    _load(STREAM, "listener").tune(listener, send_buffer=None)
+
+
+def close_streams(app: Starlette) -> None:
+    """End the open streams and long waits, so that their host can stop."""
+    _load(STREAM).close(app)
 
 
 def load_scheduled(functions: Iterable[Function] | None = None) -> list[Scheduled]:
@@ -69,15 +86,15 @@ def load_scheduled(functions: Iterable[Function] | None = None) -> list[Schedule
     return [Scheduled(f.name, f.every_seconds, _load(f.folder).run) for f in every if f.every_seconds is not None]
 
 
-def _load(folder: Path) -> ModuleType:
-    """`app.py` of a function, with the folder itself importable meanwhile, as on Lambda.
+def _load(folder: Path, file: str = "app") -> ModuleType:
+    """A module of a function, with the folder itself importable meanwhile, as on Lambda.
 
     Modules beside it are forgotten again, so that two functions may use the same name for one.
     """
-    name = f"function_{folder.name}"
+    name = f"function_{folder.name}_{file}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, folder / "app.py")
+    spec = importlib.util.spec_from_file_location(name, folder / f"{file}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
