@@ -33,9 +33,11 @@ async def get(call: Call) -> dict[str, Any]:
     row = await tasks.find(call.database, call.key.project, task_id)
     seconds = cursors.wait_seconds(given.get("waitSeconds", [None])[-1])
     if seconds and row.status not in ENDS:
+        # the stream's host waits for hints; a function looks again for as long as its setting allows
         hold = getattr(call.request.app.state, "hold_wait", None)
-        if hold is not None:
-            row = await hold(call.database, call.key.project, row, seconds)
+        if hold is None:
+            hold, seconds = tasks.wait, min(seconds, call.settings.function_wait_seconds)
+        row = await hold(call.database, call.key.project, row, seconds)
     view = await tasks.show(call.database, call.settings, call.key.project, row)
     if "attempts" in include:
         view["attemptList"] = await tasks.attempts(call.database, task_id)
@@ -144,7 +146,7 @@ async def metrics(call: Call) -> Answer:
 
 
 @endpoint("GET", "/healthz")
-async def healthz(call: Call) -> dict[str, str]:
+async def healthz(_: Call) -> dict[str, str]:
     """The process answers. The database is not asked."""
     return {"status": "ok"}
 
@@ -156,13 +158,13 @@ async def readyz(call: Call) -> dict[str, str]:
 
 
 @endpoint("GET", "/openapi.json")
-async def openapi(call: Call) -> Answer:
+async def openapi(_: Call) -> Answer:
     """The OpenAPI document of this service."""
     return Answer((STATIC / "openapi.json").read_text(encoding="utf-8"))
 
 
 @endpoint("GET", "/tasks.md")
-async def tasks_page(call: Call) -> Answer:
+async def tasks_page(_: Call) -> Answer:
     """The page for people and robots: what a task is and how to submit one."""
     return Answer((STATIC / "tasks.md").read_text(encoding="utf-8"), media_type="text/markdown")
 

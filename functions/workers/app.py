@@ -18,7 +18,9 @@ async def register(call: Call) -> dict[str, Any]:
     """Say what a worker program serves; replaces what its worker id said before."""
     worker_id = call.path("workerId")
     if not is_path_name(worker_id):
-        raise InvalidRequest("workerId must be 1 to 128 of letters, digits, '.', '_', '-', starting with a letter or digit", "/workerId")
+        raise InvalidRequest(
+            "workerId must be 1 to 128 of letters, digits, '.', '_', '-', starting with a letter or digit", "/workerId"
+        )
     schemas = workers.schema_texts(call.text, call.body)
     return await workers.register(call.database, call.settings, call.key, worker_id, call.body, schemas)
 

@@ -124,7 +124,11 @@ async def doctor(database: Database, settings: Settings, key: Key, worker_id: st
         "lastSweepAt": when(row.swept_at),
         "lastRetentionAt": when(row.retained_at),
         "oldestTransactionSeconds": overview.age(row.transaction_seconds),
-        "oldestTransaction": {"pid": row.transaction_pid, "application": row.transaction_application, "state": row.transaction_state}
+        "oldestTransaction": {
+            "pid": row.transaction_pid,
+            "application": row.transaction_application,
+            "state": row.transaction_state,
+        }
         if row.transaction_pid is not None
         else None,
         "streamLagSeconds": None,

@@ -20,6 +20,7 @@ from .canonical import write
 from .db import Database, Refused, statements
 from .errors import IdempotencyConflict, InvalidRequest, KeyRevoked, NotFound, ScopeDenied, Unauthenticated
 from .ids import new_id
+from .wire.operator import NewKey
 from .wire.times import when
 
 LETTERS = {"task-producer": "p", "task-worker": "w", "operator": "o", "metrics": "m", "admin": "a"}
@@ -93,7 +94,7 @@ class Keyring:
         if row is None or not matches:
             raise Unauthenticated("the key is not known to this service")
         if row.revoked:
-            raise KeyRevoked()
+            raise KeyRevoked
         if row.expired:
             raise Unauthenticated("the key has expired")
         return Key(
@@ -211,13 +212,17 @@ async def revoke(database: Database, caller: Key, key_id: str) -> dict[str, Any]
     return {**_view(rows[0]), "duplicate": not rows[0].changed}
 
 
-async def create_project(database: Database, caller_id: str | None, name: str, idempotency_key: str | None, require_worker: str | None) -> dict[str, Any]:
+async def create_project(
+    database: Database, caller_id: str | None, name: str, idempotency_key: str | None, require_worker: str | None
+) -> dict[str, Any]:
     """Makes a project (admin). The same name again is a duplicate, whatever the key.
 
     Raises IdempotencyConflict where the key made another project, or the project has another default for requireWorker.
     """
     rows = await database.one(
-        sql.insert_project(name=name, idempotency_key=idempotency_key, require_worker=require_worker, by=caller_id, audit_id=new_id())
+        sql.insert_project(
+            name=name, idempotency_key=idempotency_key, require_worker=require_worker, by=caller_id, audit_id=new_id()
+        )
     )
     row = rows[0] if rows else (await database.one(sql.find_project(name=name, idempotency_key=idempotency_key)))[0]
     if row.name != name:
@@ -238,8 +243,6 @@ def _project(row: Any) -> dict[str, Any]:
 
 async def bootstrap(database: Database, project: str, stored: dict[str, str]) -> dict[str, str]:
     """For a local host: the project, and one working key of each kind; keys of `stored` that still work are kept."""
-    from .wire.operator import NewKey
-
     await create_project(database, None, project, None, None)
     keyring = Keyring(database, 0)
     found = {}

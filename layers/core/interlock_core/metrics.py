@@ -38,7 +38,11 @@ def _families(types: list[dict[str, Any]], row: Any, owed: Any) -> Iterable[tupl
     yield (
         "interlock_tasks",
         "Live tasks by state.",
-        [({**_of(t), "state": state}, t[name]) for t in types for state, name in (*states, ("outcome_unknown", "outcomeUnknown"))],
+        [
+            ({**_of(t), "state": state}, t[name])
+            for t in types
+            for state, name in (*states, ("outcome_unknown", "outcomeUnknown"))
+        ],
     )
     yield "interlock_oldest_due_age_seconds", "Age of the oldest due task.", [(_of(t), t["oldestDueAgeSeconds"]) for t in types]
     yield (
@@ -65,7 +69,11 @@ def _families(types: list[dict[str, Any]], row: Any, owed: Any) -> Iterable[tupl
     yield "interlock_online_workers", "Worker ids with an online process.", [({}, row.online_workers)]
     yield "interlock_expired_leases", "Lapsed leases not settled yet.", [({}, row.expired_leases)]
     yield "interlock_due_with_free_slot", "Tasks due for longer than a poll while a slot for them is free.", [({}, owed.tasks)]
-    yield "interlock_retention_backlog", "Settled tasks kept for longer than they should be, counted up to 10000.", [({}, row.retention_backlog)]
+    yield (
+        "interlock_retention_backlog",
+        "Settled tasks kept for longer than they should be, counted up to 10000.",
+        [({}, row.retention_backlog)],
+    )
     yield "interlock_sweep_age_seconds", "Since the last finished sweep.", [({}, _age(row.now, row.swept_at))]
     yield "interlock_retention_age_seconds", "Since the last finished retention run.", [({}, _age(row.now, row.retained_at))]
     yield "interlock_oldest_transaction_seconds", "Age of the database's oldest transaction.", [({}, row.transaction_seconds)]

@@ -87,7 +87,13 @@ def _worker(worker_id: str, registration: Any, handlers: list[Any], instances: l
         "registeredAt": when(registration.registered_at) if registration is not None else None,
         "lastSeen": when(max((i.last_seen for i in instances), default=None)),
         "handlers": [
-            {"type": h.type, "schemaVersion": h.schema_version, "effectSafety": h.effect_safety, "reconciles": h.reconciles, "slots": h.slots}
+            {
+                "type": h.type,
+                "schemaVersion": h.schema_version,
+                "effectSafety": h.effect_safety,
+                "reconciles": h.reconciles,
+                "slots": h.slots,
+            }
             for h in handlers
         ],
         "instanceCount": len(instances),
@@ -116,7 +122,9 @@ def _instance(row: Any) -> dict[str, Any]:
 async def type_names(database: Database, project: str, after: tuple[str, int] | None, limit: int) -> list[tuple[str, int]]:
     """(type, version) pairs in order, one more than `limit` if there are more: registered once, or with tasks or outcomes now."""
     after_type, after_version = after or ("", 0)
-    rows = await database.one(sql.type_names(project=project, after_type=after_type, after_version=after_version, limit=limit + 1))
+    rows = await database.one(
+        sql.type_names(project=project, after_type=after_type, after_version=after_version, limit=limit + 1)
+    )
     return [(r.type, r.schema_version) for r in rows]
 
 
@@ -137,7 +145,8 @@ async def task_types(
     for row in handlers:
         served[row.type, row.schema_version].append(row)
     return [
-        _task_type(row, capacity[f"{row.type}@{row.schema_version}"], served[row.type, row.schema_version], whole) for row in facts
+        _task_type(row, capacity[f"{row.type}@{row.schema_version}"], served[row.type, row.schema_version], whole)
+        for row in facts
     ]
 
 
@@ -181,7 +190,14 @@ def _task_type(row: Any, capacity: list[tuple[str, fleet.Serving]], handlers: li
             "free": sum(max(0, s.slots - s.used) for _, s in capacity),
         },
         "pools": [
-            {"pool": pool, "instances": s.instances, "draining": s.draining, "slots": s.slots, "used": s.used, "free": max(0, s.slots - s.used)}
+            {
+                "pool": pool,
+                "instances": s.instances,
+                "draining": s.draining,
+                "slots": s.slots,
+                "used": s.used,
+                "free": max(0, s.slots - s.used),
+            }
             for pool, s in capacity
         ],
         "outcomes": {

@@ -28,7 +28,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def register(
-    database: Database, settings: Settings, key: Key, worker_id: str, request: Register, schemas: list[tuple[str | None, str | None]]
+    database: Database,
+    settings: Settings,
+    key: Key,
+    worker_id: str,
+    request: Register,
+    schemas: list[tuple[str | None, str | None]],
 ) -> dict[str, Any]:
     """Replaces the handlers of a worker id, in one transaction, and marks the instance alive.
 
@@ -61,7 +66,9 @@ async def register(
         )
     except Refused as refused:
         newer = str(refused).partition(" ")[2]
-        raise WorkerIdConflict(f"the build {newer!r} of {worker_id} is registered, which is newer than {request.build!r}") from None
+        raise WorkerIdConflict(
+            f"the build {newer!r} of {worker_id} is registered, which is newer than {request.build!r}"
+        ) from None
     await _reach_back(database, key.project, rows)
     return {
         "workerId": worker_id,
@@ -69,7 +76,9 @@ async def register(
         "pool": request.pool,
         "slots": request.slots,
         "build": request.build,
-        "handlers": [{"type": h.type, "schemaVersion": h.schema_version, "effectSafety": h.effect_safety} for h in request.handlers],
+        "handlers": [
+            {"type": h.type, "schemaVersion": h.schema_version, "effectSafety": h.effect_safety} for h in request.handlers
+        ],
         "registeredAt": when(enrolled[0].registered_at),
         "serverTime": when(seen[0].now),
     }
