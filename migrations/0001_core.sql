@@ -7,6 +7,10 @@
 CREATE FUNCTION app_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL RESTRICTED
     RETURN clock_timestamp();
 
+-- An instant as every view shows it, whatever the session's time zone.
+CREATE FUNCTION rfc3339(at timestamptz) RETURNS text LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"');
+
 -- Ends a transaction from inside a statement: the pipeline rolls back as a whole and the caller reads `message` as the reason.
 CREATE FUNCTION refuse(message text) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN

@@ -278,17 +278,21 @@ async def _end(
     taken, others, _ = await _settle(database, project, rows, settle, {}, final=final, notify=notify)
     await _after_end(database, project, list(taken.values()), told=final)
     answers: list[dict[str, Any] | Problem] = []
-    seen: set[str] = set()
+    hashes = iter([row["report_hash"] for row in rows])
+    first: dict[str, str] = {}  # one batch may name an attempt twice: its first report counts
     for item in items:
         if item.model is None:
             assert item.refusal is not None
             answers.append(item.refusal)
             continue
-        name = str(item.model.attempt_id)
+        name, digest = str(item.model.attempt_id), next(hashes)
         row = taken.get(name)
         if row is not None:
-            answers.append({"attemptId": row.attempt_id, "taskStatus": row.status, "duplicate": name in seen})
-            seen.add(name)
+            again = name in first
+            if first.setdefault(name, digest) == digest:
+                answers.append({"attemptId": row.attempt_id, "taskStatus": row.status, "duplicate": again})
+            else:
+                answers.append(StaleAttempt("another report of the attempt stands before this one in the batch"))
         else:
             found = others[name]
             answers.append(found if isinstance(found, Problem) else {"attemptId": item.model.attempt_id, "taskStatus": found, "duplicate": True})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -29,6 +31,7 @@ from .errors import (
 from .ids import new_id
 from .keys import Key
 from .settings import Settings
+from .states import ENDS
 from .views import raw, task_view
 from .wire.fields import INLINE_BYTES
 from .wire.producer import Resolve, Submit
@@ -267,6 +270,20 @@ async def find(database: Database, project: str, task_id: UUID) -> Any:
     if not rows:
         raise NotFound(f"there is no task {task_id} in this project")
     return rows[0]
+
+
+async def wait(database: Database, project: str, row: Any, seconds: float) -> Any:
+    """The row once the task is settled or unknown, or as it is after `seconds`: by looking again, ever less often.
+
+    For hosts without a LISTEN connection; the stream host waits for hints instead.
+    """
+    until = time.monotonic() + seconds
+    pause = 0.1
+    while row.status not in ENDS and (left := until - time.monotonic()) > 0:
+        await asyncio.sleep(min(pause, left))
+        pause = min(pause * 1.5, 1.0)
+        row = await find(database, project, row.id)
+    return row
 
 
 async def attempts(database: Database, task_id: UUID) -> list[dict[str, Any]]:

@@ -63,7 +63,7 @@ item AS MATERIALIZED (
 ), noted AS (
     INSERT INTO journal (task_id, seq, at, kind, attempt_id, data, ended_attempt, token_hash, report_hash)
     SELECT id, journal_seq, at, CASE status WHEN 'queued' THEN 'retry-scheduled' ELSE status END, attempt_id,
-           CASE status WHEN 'queued' THEN json_build_object('error', last, 'attempts', attempts, 'dueAt', due_at)::text
+           CASE status WHEN 'queued' THEN json_build_object('error', last, 'attempts', attempts, 'dueAt', rfc3339(due_at))::text
                        ELSE coalesce(failure, '{}') END,
            attempt_id, token_hash, decode(report_hash, 'hex')
     FROM moved

@@ -47,7 +47,7 @@ lapsed AS MATERIALIZED (
 ), noted AS (
     INSERT INTO journal (task_id, seq, at, kind, attempt_id, data)
     SELECT m.id, m.journal_seq - (m.status <> 'queued')::integer, m.at, 'lease-expired', m.attempt_id,
-           CASE WHEN m.status = 'queued' THEN json_build_object('code', m.why, 'attempts', m.attempts, 'dueAt', m.due_at)
+           CASE WHEN m.status = 'queued' THEN json_build_object('code', m.why, 'attempts', m.attempts, 'dueAt', rfc3339(m.due_at))
                 ELSE json_build_object('code', m.why, 'attempts', m.attempts) END::text
     FROM moved m
 ), ended AS (

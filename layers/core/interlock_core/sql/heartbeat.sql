@@ -9,7 +9,9 @@ item AS MATERIALIZED (
     SELECT * FROM json_to_recordset(%(items)s::json) AS i(task_id uuid, attempt_id uuid, fence integer, token text, epoch integer,
         progress json, logs json, log_seq bigint, log_lines integer, log_bytes integer)
 ), mine AS MATERIALIZED (
-    SELECT t.*, i.progress AS new_progress, i.logs, i.log_seq AS last_line, i.log_lines AS new_lines, i.log_bytes AS new_bytes,
+    SELECT t.*, CASE WHEN i.progress IS NOT NULL THEN json_build_object(
+               'percent', i.progress -> 'percent', 'message', i.progress -> 'message', 'at', rfc3339(clock.now)) END AS new_progress,
+           i.logs, i.log_seq AS last_line, i.log_lines AS new_lines, i.log_bytes AS new_bytes,
            coalesce(t.deadline_at <= clock.now, false) AS overdue,
            t.status <> 'running' AS lapsed,
            (i.progress IS NOT NULL OR i.logs IS NOT NULL) AND coalesce(t.journalled_at > clock.now - make_interval(secs => %(report_interval)s), false) AS too_often

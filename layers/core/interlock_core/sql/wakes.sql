@@ -15,11 +15,11 @@ FROM clock CROSS JOIN json_to_recordset(%(groups)s::json)
 CROSS JOIN LATERAL (
     SELECT count(*) FROM (
         SELECT FROM tasks t WHERE t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
-          AND t.status = 'queued' AND t.hold IS NULL LIMIT g.most) some) ready
+          AND t.status = 'queued' AND t.hold IS NULL LIMIT g.most) counted) ready
 CROSS JOIN LATERAL (
     SELECT count(*) FROM (
         SELECT FROM tasks t WHERE t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
-          AND t.status = 'queued' AND t.hold = 'due' AND t.due_at <= clock.now LIMIT g.most) some) due
+          AND t.status = 'queued' AND t.hold = 'due' AND t.due_at <= clock.now LIMIT g.most) counted) due
 LEFT JOIN LATERAL (
     SELECT count(*) FILTER (WHERE t.lease_expires_at <= clock.now) AS lapsed,
            min(t.lease_expires_at) FILTER (WHERE t.lease_expires_at > clock.now) AS next_at

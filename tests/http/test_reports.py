@@ -1,0 +1,167 @@
+"""Reports: what is broken in one item concerns that item alone; text never makes a report fail (docs/protocol.md)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+
+from support.clock import Clock
+from support.play import Play, ids
+
+
+async def post(play: Play, path: str, body: str) -> httpx.Response:
+    return await play.http.worker.post(path, content=body.encode("utf-8", "surrogatepass"))
+
+
+async def test_a_broken_value_ends_its_own_task_and_no_other_b26(play: Play) -> None:
+    broken = ["NaN", "[1e999]", '{"a": 1, "a": 2}', '"\\ud800"', "1" * 5000, "[" * 70 + "]" * 70]
+    attempts = [await play.run() for _ in range(len(broken) + 1)]
+    parts = [json.dumps({**ids(a), "outcome": "succeeded"})[:-1] for a in attempts]
+    items = [f'{part}, "result": {text}}}' for part, text in zip(parts, [*broken[:-1], '"good"'], strict=False)]
+    answer = await post(play, "/v1/attempts/complete", f'{{"completions": [{", ".join(items)}]}}')
+    assert answer.status_code == 200, answer.text
+    statuses = [item["taskStatus"] for item in answer.json()["completions"]]
+    assert statuses == ["failed"] * 5 + ["succeeded"]
+    for attempt in attempts[:5]:
+        assert (await play.get(attempt["taskId"]))["failure"]["code"] == "RESULT_NOT_STORABLE"
+    deep = await post(play, "/v1/attempts/complete", f'{{"completions": [{parts[6]}, "result": {broken[5]}}}]}}')
+    assert deep.json()["completions"][0]["taskStatus"] == "failed"
+
+
+async def test_unparsable_bytes_fail_the_call(play: Play) -> None:
+    for body in (b'{"completions": [', b"\xff\xfe", b'\xef\xbb\xbf{"completions": []}', b'{"completions": []} x'):
+        answer = await play.http.worker.post("/v1/attempts/complete", content=body)
+        assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_JSON"), body
+
+
+async def test_text_is_cleaned_and_cut_and_never_refused_b26(play: Play) -> None:
+    attempt = await play.run()
+    part = json.dumps({**ids(attempt), "outcome": "failed"})[:-1]
+    body = f'{part}, "error": {{"code": "BAD\\u0000NAME\\ud800", "message": "{"é" * 20_000}", "details": {{"x": NaN, "y": "\\udfff"}}}}}}'
+    answer = await post(play, "/v1/attempts/complete", f'{{"completions": [{body}]}}')
+    assert answer.json()["completions"][0]["taskStatus"] == "failed"
+    failure = (await play.get(attempt["taskId"]))["failure"]
+    assert failure["code"] == "BAD\ufffdNAME\ufffd"
+    assert failure["message"].endswith("…[truncated]")
+    assert len(failure["message"].encode()) <= 16 * 1024
+    assert failure["details"] == {"x": "nan", "y": "\ufffd"}
+    assert (await play.http.producer.get("/v1/tasks?status=failed")).json()["items"][0]["failure"]["code"] == failure["code"]
+
+
+async def test_an_error_that_is_no_object_is_still_a_failure(play: Play) -> None:
+    for error in ("just text", None, 7, [], {"code": 5}):
+        attempt = await play.run()
+        assert (await play.complete(attempt, "failed", error=error))["taskStatus"] == "failed"
+        failure = (await play.get(attempt["taskId"]))["failure"]
+        assert failure["code"]
+        assert failure["message"]
+
+
+async def test_an_item_that_cannot_be_read_has_its_own_error(play: Play) -> None:
+    good = await play.run()
+    items: list[Any] = [
+        {**ids(good), "outcome": "perhaps"},
+        {"attemptId": "x"},
+        "text",
+        {**ids(good), "fence": "1"},
+        {**ids(good), "outcome": "succeeded", "result": 1},
+    ]
+    answer = (await play.http.worker.post("/v1/attempts/complete", json={"completions": items})).json()["completions"]
+    assert [a.get("error", {}).get("code") for a in answer] == ["INVALID_REQUEST"] * 4 + [None]
+    assert answer[0]["error"]["errors"][0]["pointer"] == "/completions/0/outcome"
+    assert answer[4]["taskStatus"] == "succeeded"
+
+
+async def test_one_attempt_twice_in_a_batch(play: Play) -> None:
+    attempt = await play.run()
+    item = {**ids(attempt), "outcome": "succeeded", "result": 1}
+    answer = (await play.http.worker.post("/v1/attempts/complete", json={"completions": [item, item, {**item, "result": 2}]})).json()
+    first, second, third = answer["completions"]
+    assert (first["duplicate"], second["duplicate"], third["error"]["code"]) == (False, True, "STALE_ATTEMPT")
+    assert (await play.get(attempt["taskId"]))["result"] == 1
+
+
+async def test_a_completion_claims_the_next_work_in_one_call(play: Play) -> None:
+    attempt = await play.run()
+    after = await play.submit()
+    body = {"completions": [{**ids(attempt), "outcome": "succeeded", "result": 1}], "claim": play.claim_body()}
+    answer = (await play.http.worker.post("/v1/attempts/complete", json=body)).json()
+    assert answer["completions"][0]["taskStatus"] == "succeeded"
+    assert [a["taskId"] for a in answer["claim"]["attempts"]] == [after["id"]]
+
+
+async def test_a_refused_claim_does_not_lose_the_completions_answer(play: Play) -> None:
+    attempt = await play.run()
+    body = {"completions": [{**ids(attempt), "outcome": "succeeded", "result": 1}], "claim": {"slots": 0}}
+    answer = await play.http.worker.post("/v1/attempts/complete", json=body)
+    assert answer.status_code == 200
+    assert answer.json()["completions"][0]["taskStatus"] == "succeeded"
+    assert answer.json()["claim"]["error"]["code"] == "INVALID_REQUEST"
+
+
+async def test_single_forms_answer_with_http_statuses(play: Play) -> None:
+    attempt = await play.run()
+    base = f"/v1/tasks/{attempt['taskId']}/attempts/{attempt['attemptId']}"
+    lease = {"fence": attempt["fence"], "leaseToken": attempt["leaseToken"]}
+    beat = await play.http.worker.post(f"{base}/heartbeat", json={**lease, "progress": {"percent": 5}})
+    assert (beat.status_code, beat.json()["stop"]) == (200, None)
+    done = await play.http.worker.post(f"{base}/complete", json={**lease, "outcome": "succeeded", "result": [1]})
+    assert (done.status_code, done.json()["taskStatus"]) == (200, "succeeded")
+    late = await play.http.worker.post(f"{base}/release", json=lease)
+    assert (late.status_code, late.json()["code"], late.json()["retryable"]) == (409, "STALE_ATTEMPT", False)
+    bad = await play.http.worker.post(f"{base}/complete", json={**lease, "taskId": attempt["attemptId"], "outcome": "succeeded"})
+    assert (bad.status_code, bad.json()["code"]) == (400, "INVALID_REQUEST")
+
+
+async def test_progress_and_logs_are_events_and_repeated_lines_are_dropped(play: Play, clock: Clock) -> None:
+    attempt = await play.run()
+    lines = [{"seq": n, "level": "info", "message": f"line {n}", "fields": {"n": n}} for n in (1, 2)]
+    await play.heartbeat(attempt, progress={"percent": 50, "message": "working"}, logs=lines)
+    clock.advance(1)
+    await play.heartbeat(attempt, logs=[*lines, {"seq": 3, "level": "warning", "message": "line\u0000 3"}])
+    clock.advance(1)
+    await play.heartbeat(attempt, logs=lines)
+    task = await play.get(attempt["taskId"])
+    assert task["progress"]["percent"] == 50
+    assert task["progress"]["message"] == "working"
+    assert task["progress"]["at"]
+    assert await play.kinds(task["id"]) == ["submitted", "claimed", "progress", "log", "log"]
+    events = (await play.http.producer.get(f"/v1/tasks/{task['id']}/journal")).json()["items"]
+    assert [line["message"] for e in events if e["kind"] == "log" for line in e["data"]["lines"]] == ["line 1", "line 2", "line\ufffd 3"]
+
+
+async def test_reports_faster_than_the_rate_are_refused_and_the_lease_is_renewed_b41(play: Play, clock: Clock) -> None:
+    clock.hold()
+    attempt = await play.run()
+    await play.heartbeat(attempt, progress={"percent": 1})
+    clock.advance(0.05)
+    item = await play.heartbeat(attempt, progress={"percent": 2})
+    assert (item["error"]["code"], item["error"]["retryable"]) == ("RATE_LIMITED", True)
+    assert (await play.heartbeat(attempt))["stop"] is None
+    clock.advance(0.2)
+    await play.heartbeat(attempt, progress={"percent": 3})
+    assert (await play.get(attempt["taskId"]))["progress"]["percent"] == 3
+    assert (await play.kinds(attempt["taskId"])).count("progress") == 2
+
+
+async def test_logs_beyond_the_cap_are_cut_once_and_say_so_b41(play: Play, clock: Clock) -> None:
+    attempt = await play.run()
+    for batch in range(6):
+        lines = [{"seq": batch * 2000 + n, "message": "x"} for n in range(1, 2001)]
+        assert (await play.heartbeat(attempt, logs=lines)).get("stop", "") is None
+        clock.advance(1)
+    events = (await play.http.producer.get(f"/v1/tasks/{attempt['taskId']}/journal")).json()["items"]
+    logs = [e for e in events if e["kind"] == "log"]
+    assert [len(e["data"]["lines"]) for e in logs] == [2000] * 5 + [0]
+    assert logs[-1]["data"]["truncated"] is True
+
+
+async def test_an_oversize_line_is_cut_b19(play: Play) -> None:
+    attempt = await play.run()
+    await play.heartbeat(attempt, logs=[{"seq": 1, "level": "info", "message": "x" * 100_000}])
+    event = (await play.http.producer.get(f"/v1/tasks/{attempt['taskId']}/journal")).json()["items"][-1]
+    message = event["data"]["lines"][0]["message"]
+    assert message.endswith("…[truncated]")
+    assert len(message.encode()) == 16 * 1024
