@@ -1,0 +1,7 @@
+"""`python -m interlock.cli` is the `interlock` command."""
+
+import sys
+
+from interlock.cli import main
+
+sys.exit(main())

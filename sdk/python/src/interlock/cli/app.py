@@ -1,0 +1,135 @@
+"""The tree of commands, and how a run of one becomes an exit status."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from interlock.cli import doctor, fleet, keys, settle, submit, tasks, watch, worker
+from interlock.cli.exits import CommandFailed, ExitCode, exit_code, exit_table
+from interlock.cli.output import Output
+from interlock.cli.session import show_traceback
+from interlock.cli.streams import OutputClosed
+from interlock.errors import ApiError, InterlockError
+from interlock.version import VERSION
+
+SETTINGS = """\
+Environment:
+  INTERLOCK_URL           the service
+  INTERLOCK_PRODUCER_KEY  submits, reads, cancels (likewise _WORKER_KEY, _OPERATOR_KEY, _METRICS_KEY, _ADMIN_KEY)
+  INTERLOCK_PROFILE       a profile of ~/.config/interlock/profiles.json to take both from"""
+
+EPILOG = f"\b\n{SETTINGS}\n\n\b\nExit status:\n{exit_table()}"
+
+
+def build() -> typer.Typer:
+    """The whole command."""
+    app = typer.Typer(
+        help="Submit durable tasks, watch them, settle them, run workers.",
+        epilog=EPILOG,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(start)
+    tasks_group = tasks.group
+    for part in (submit, watch, settle, fleet, doctor):
+        part.add_to(tasks_group)
+    app.add_typer(tasks_group, name="tasks")
+    app.add_typer(worker.group, name="worker")
+    app.add_typer(keys.keys_group, name="keys")
+    app.add_typer(keys.projects_group, name="projects")
+    return app
+
+
+def show_version(asked: bool) -> None:
+    """Say the version, if that is the question."""
+    if asked:
+        sys.stdout.write(f"interlock {VERSION}\n")
+        raise typer.Exit
+
+
+def start(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=show_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Submit durable tasks, watch them, settle them, run workers."""
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line and return its exit status. Raises OutputClosed, and nothing else."""
+    verbose = "--verbose" in arguments
+    # Needed where a command line is so wrong that no option of it was read.
+    out = Output(json="--json" in arguments)
+    try:
+        ended = typer.main.get_command(build()).main(args=arguments, prog_name="interlock", standalone_mode=False)
+        sys.stdout.flush()
+        return int(ended) if isinstance(ended, int) else ExitCode.OK
+    except OutputClosed:
+        raise
+    except (KeyboardInterrupt, typer.Abort):
+        return tell(out, CommandFailed("interrupted", ExitCode.INTERRUPTED))
+    except SystemExit as error:  # What the argument parser does by itself, completion scripts for one.
+        return error.code if isinstance(error.code, int) else ExitCode.UNEXPECTED
+    except Exception as error:
+        if verbose and exit_code(error) is ExitCode.UNEXPECTED:
+            show_traceback()
+        return tell(out, usage_error(error) or error)
+
+
+def usage_error(error: Exception) -> CommandFailed | None:
+    """The complaint of the argument parser in our words; None for any other error."""
+    # Not by its class: the parser's library is a part of typer in some versions, and apart from it in others.
+    if not (hasattr(error, "format_message") and hasattr(error, "exit_code")):
+        return None
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "interlock"
+    message = str(error.format_message())
+    if not message:  # A group without a command: its help was asked for in silence.
+        if context is not None:
+            sys.stdout.write(context.get_help() + "\n")
+        message = "a command is missing"
+    return CommandFailed(message, ExitCode.USAGE, next=f"`{path} --help` shows what it takes.")
+
+
+def tell(out: Output, error: BaseException) -> int:
+    """Say what went wrong: in words on standard error, with `--json` as a document on standard output too."""
+    code = exit_code(error)
+    message = describe(error, code)
+    advice = getattr(error, "next", "") or ""
+    out.notice(f"interlock: {message}")
+    if advice:
+        out.notice(f"  {advice}")
+    if isinstance(error, ApiError) and error.request_id:
+        out.notice(f"  request {error.request_id}")
+    if out.json:
+        out.record({"error": error_facts(error, code, message, advice)})
+    return code
+
+
+def describe(error: BaseException, code: ExitCode) -> str:
+    """The error in one sentence."""
+    if isinstance(error, ApiError):
+        places = "".join(f" [{item.get('pointer', '')}: {item.get('message', '')}]" for item in error.errors[:5])
+        return f"{error.code} ({error.status}): {error.detail or error.title}{places}"
+    if isinstance(error, (InterlockError, CommandFailed, TimeoutError)):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.strerror or type(error).__name__}{f': {error.filename}' if error.filename else ''}"
+    hint = " (--verbose shows where)" if code is ExitCode.UNEXPECTED else ""
+    return f"unexpected {type(error).__name__}: {error}{hint}"
+
+
+def error_facts(error: BaseException, code: ExitCode, message: str, advice: str) -> dict[str, Any]:
+    """The error for programs."""
+    facts: dict[str, Any] = {"exitCode": int(code), "exit": code.name.lower().replace("_", "-"), "message": message}
+    if advice:
+        facts["next"] = advice
+    if isinstance(error, ApiError):
+        facts |= {"code": error.code, "status": error.status, "detail": error.detail, "retryable": error.retryable}
+        facts |= {"requestId": error.request_id, "errors": error.errors}
+    return facts

@@ -1,0 +1,79 @@
+"""What every command takes: where the service is, which key, and how to answer. Declared once, given to all."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+import typer
+
+from interlock.cli.exits import CommandFailed, ExitCode
+from interlock.cli.session import Session
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+SHARED: tuple[tuple[str, Any, Any], ...] = (
+    (
+        "url",
+        Annotated[str, typer.Option("--url", metavar="URL", help="The service. Default: INTERLOCK_URL, then the profile.")],
+        "",
+    ),
+    (
+        "key",
+        Annotated[
+            str,
+            typer.Option(
+                "--key",
+                metavar="KEY",
+                help="The key. Other users may see arguments: better set INTERLOCK_PRODUCER_KEY or the like.",
+            ),
+        ],
+        "",
+    ),
+    ("profile", Annotated[str, typer.Option("--profile", metavar="NAME", help="The profile. Default: INTERLOCK_PROFILE.")], ""),
+    (
+        "json",
+        Annotated[bool, typer.Option("--json", help="Answer in JSON on standard output; notices go to standard error.")],
+        False,
+    ),
+    ("verbose", Annotated[bool, typer.Option("--verbose", help="Say on standard error what is asked of the service.")], False),
+)
+
+
+def command(group: typer.Typer, name: str, *, epilog: str | None = None) -> Callable[[Function], Function]:
+    """Register a function as a command: its first argument is the Session, the others are its own options.
+
+    Ctrl-C anywhere in it ends it as exit status 130.
+    """
+
+    def register(function: Function) -> Function:
+        hints = get_type_hints(function, include_extras=True)
+        session, *own = inspect.signature(function).parameters.values()
+        parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters += [inspect.Parameter(given, keyword, default=default, annotation=kind) for given, kind, default in SHARED]
+
+        def run(*arguments: Any, **options: Any) -> Any:
+            shared = {given: options.pop(given) or None for given, _, _ in SHARED[:3]}
+            try:
+                made = Session(**shared, json=options.pop("json"), verbose=options.pop("verbose"))
+                return function(made, *arguments, **options)
+            except KeyboardInterrupt:
+                raise CommandFailed("interrupted", ExitCode.INTERRUPTED) from None
+
+        del session
+        run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        group.command(name, epilog=epilog)(run)
+        return function
+
+    return register
+
+
+def make_group(help: str) -> typer.Typer:
+    """A group of commands."""
+    return typer.Typer(
+        help=help, no_args_is_help=True, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}
+    )

@@ -1,0 +1,80 @@
+"""What one command works with: the service's URL, a key of the right kind, and its output."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from interlock.cli.output import Output
+from interlock.cli.plain import show_plainly
+from interlock.client import Client
+from interlock.errors import ConfigurationError
+from interlock.settings import KEY_VARIABLES, KeyKind, read_profile
+
+CALL_SECONDS = 10.0
+"""A person waits no longer than this for one answer, repeated tries included."""
+
+READERS: tuple[KeyKind, ...] = ("task-producer", "operator")
+"""The kinds that may read tasks, task types and workers, and cancel."""
+
+
+class Session:
+    """One run of a command. `key`, if given, is used for every call; else the key of the first kind that is set."""
+
+    def __init__(self, *, url: str | None, key: str | None, profile: str | None, json: bool, verbose: bool) -> None:
+        self.url = url
+        self.key = key
+        self.profile = profile
+        self.verbose = verbose
+        self.out = Output(json=json)
+        show_log(self.out, verbose=verbose)
+
+    def client(self, *kinds: KeyKind, timeout: float = CALL_SECONDS) -> Client:
+        """A client with a key of one of these kinds. Raises ConfigurationError if none is set."""
+        if self.key:
+            return Client(self.url, self.key, kind=kinds[0], profile=self.profile, timeout=timeout)
+        for kind in kinds:
+            if has_key(kind, self.profile):
+                return Client(self.url, kind=kind, profile=self.profile, timeout=timeout)
+        names = " or ".join(KEY_VARIABLES[kind] for kind in kinds)
+        raise ConfigurationError(f"no {' or '.join(kinds)} key: set {names}, write a profile, or give --key")
+
+
+def has_key(kind: KeyKind, profile: str | None) -> bool:
+    """Whether the environment or the profile holds a key of the kind."""
+    keys = read_profile(profile).get("keys")
+    return bool(os.environ.get(KEY_VARIABLES[kind])) or (isinstance(keys, dict) and bool(keys.get(kind)))
+
+
+class ErrorLog(logging.Handler):
+    """The package's log on standard error, one harmless line each."""
+
+    def __init__(self, out: Output) -> None:
+        super().__init__()
+        self.out = out
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record; a log that cannot be written stops nothing."""
+        try:
+            self.out.notice(f"{record.levelname.lower()}: {show_plainly(record.getMessage())}")
+        except Exception:
+            self.handleError(record)
+
+
+def show_log(out: Output, *, verbose: bool) -> None:
+    """Send the package's warnings (with `verbose`, all it says, and each request) to standard error."""
+    logging.raiseExceptions = False
+    for name in ("interlock", "httpx"):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [ErrorLog(out)]
+        logger.propagate = False
+        logger.setLevel(logging.DEBUG if verbose else logging.WARNING)
+
+
+def show_traceback() -> None:
+    """The traceback of the error at hand, on standard error, harmlessly."""
+    import traceback  # noqa: PLC0415 (rarely needed)
+
+    for line in traceback.format_exc().splitlines():
+        sys.stderr.write(show_plainly(line) + "\n")

@@ -1,0 +1,90 @@
+"""`interlock tasks cancel | resolve`: a person's word on a task."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+from interlock.cli.exits import CommandFailed, ExitCode
+from interlock.cli.options import command
+from interlock.cli.session import READERS, Session
+from interlock.cli.show import View, failure_text, moment, state_text, type_of
+from interlock.cli.tasks import TaskId
+from interlock.cli.values import bad, read_json, splice
+from interlock.producer import task_path
+
+
+class Resolution(str, Enum):
+    """What a person found out about an unknown outcome."""
+
+    succeeded = "succeeded"
+    failed = "failed"
+    requeue = "requeue"
+
+
+def add_to(group: typer.Typer) -> None:
+    """Add the commands to their group."""
+    command(group, "cancel")(cancel)
+    command(group, "resolve")(resolve)
+
+
+def cancel(
+    session: Session,
+    task_id: TaskId,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; it stands in the journal.")] = None,
+) -> None:
+    """Cancel a task: at once if it is queued; a running one is asked to stop."""
+    client = session.client(*READERS)
+    view = client.request("POST", f"{task_path(task_id)}/cancel", json={} if reason is None else {"reason": reason})
+    show_changed(session, view)
+    if view.get("status") == "running":
+        session.out.notice(f"its worker is told to stop: interlock tasks watch {task_id}")
+
+
+def resolve(
+    session: Session,
+    task_id: TaskId,
+    resolution: Annotated[Resolution, typer.Option("--as", help="What really happened; requeue runs it again.")],
+    note: Annotated[str, typer.Option(metavar="TEXT", help="How you know; it stands in the journal.")],
+    attempt: Annotated[
+        str | None, typer.Option(metavar="ID", help="The attempt that is unknown. Default: the current one, which is shown.")
+    ] = None,
+    result: Annotated[str | None, typer.Option(metavar="JSON|@FILE|-", help="With --as succeeded: the result.")] = None,
+) -> None:
+    """Settle a task whose outcome is unknown, or run it again. Needs an operator key."""
+    if result is not None and resolution is not Resolution.succeeded:
+        bad("--result", "it is for --as succeeded")
+    text = None if result is None else read_json(result, "--result")
+    client = session.client("operator")
+    if attempt is None:
+        attempt = find_attempt(session, client.request("GET", task_path(task_id)))
+    fields: dict[str, Any] = {"as": resolution.value, "attemptId": attempt, "note": note}
+    view = client.request("POST", f"{task_path(task_id)}/resolve", content=splice(fields, "result", text))
+    show_changed(session, view)
+
+
+def find_attempt(session: Session, view: View) -> str:
+    """The task's latest attempt, shown before anything is decided about it."""
+    attempt = view.get("attempt") or {}
+    if not attempt.get("id"):
+        raise CommandFailed(
+            f"task {view.get('id')} is {view.get('status')} and was never started: there is nothing to resolve", ExitCode.CONFLICT
+        )
+    notice = session.out.notice
+    notice(f"{type_of(view)} is {view.get('status')}: {failure_text(view.get('failure')) or 'no failure'}")
+    where = f"on {attempt.get('workerId')}, {attempt.get('effectSafety')}, started {moment(attempt.get('startedAt'))}"
+    notice(f"attempt {attempt['id']} (number {attempt.get('number')}) {where}")
+    return str(attempt["id"])
+
+
+def show_changed(session: Session, view: View) -> None:
+    """The task after the change."""
+    if session.out.json:
+        session.out.document(view)
+    else:
+        detail = state_text(view)
+        session.out.lines(f"{view.get('id')} {type_of(view)} {view.get('status')}{f' ({detail})' if detail else ''}")
+    if view.get("duplicate"):
+        session.out.notice("this had been done before; nothing changed")
