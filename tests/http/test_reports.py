@@ -16,18 +16,22 @@ async def post(play: Play, path: str, body: str) -> httpx.Response:
 
 
 async def test_a_broken_value_ends_its_own_task_and_no_other_b26(play: Play) -> None:
-    broken = ["NaN", "[1e999]", '{"a": 1, "a": 2}', '"\\ud800"', "1" * 5000, "[" * 70 + "]" * 70]
+    broken = ["NaN", "[1e999]", '{"a": 1, "a": 2}', '"\\ud800"', "1" * 5000]
     attempts = [await play.run() for _ in range(len(broken) + 1)]
     parts = [json.dumps({**ids(a), "outcome": "succeeded"})[:-1] for a in attempts]
-    items = [f'{part}, "result": {text}}}' for part, text in zip(parts, [*broken[:-1], '"good"'], strict=False)]
+    items = [f'{part}, "result": {text}}}' for part, text in zip(parts, [*broken, '"good"'], strict=True)]
     answer = await post(play, "/v1/attempts/complete", f'{{"completions": [{", ".join(items)}]}}')
     assert answer.status_code == 200, answer.text
     statuses = [item["taskStatus"] for item in answer.json()["completions"]]
     assert statuses == ["failed"] * 5 + ["succeeded"]
     for attempt in attempts[:5]:
         assert (await play.get(attempt["taskId"]))["failure"]["code"] == "RESULT_NOT_STORABLE"
-    deep = await post(play, "/v1/attempts/complete", f'{{"completions": [{parts[6]}, "result": {broken[5]}}}]}}')
-    assert deep.json()["completions"][0]["taskStatus"] == "failed"
+    for depth in (65, 20_000):
+        attempt = await play.run()
+        item = json.dumps({**ids(attempt), "outcome": "succeeded"})[:-1] + f', "result": {"[" * depth}{"]" * depth}}}'
+        deep = await post(play, "/v1/attempts/complete", f'{{"completions": [{item}, "no item"]}}')
+        assert deep.json()["completions"][0]["taskStatus"] == "failed", deep.text
+        assert "deeper than 64" in (await play.get(attempt["taskId"]))["failure"]["message"]
 
 
 async def test_unparsable_bytes_fail_the_call(play: Play) -> None:

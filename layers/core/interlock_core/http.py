@@ -261,7 +261,10 @@ async def _read_body(call: Call, target: Endpoint) -> None:
     assert target.body is not None
     if not call.text.strip():
         call.text = "{}"
-    value = jsontext.parse_leniently(call.text) if target.lenient else jsontext.parse(call.text)
+    if target.lenient:
+        value, call.text = jsontext.parse_leniently(call.text)
+    else:
+        value = jsontext.parse(call.text)
     if not isinstance(value, dict):
         raise InvalidRequest("the body must be a JSON object")
     call.value = value

@@ -81,29 +81,49 @@ def parse(text: str, pointer: str = "") -> Any:
     return value
 
 
-def parse_leniently(text: str) -> Any:
-    """The value of a batch of reports, in which a broken value rule concerns one item alone.
+def parse_leniently(text: str) -> tuple[Any, str]:
+    """The value of a batch of reports, in which a broken value rule concerns one item alone, and the text to cut it from.
 
     Raises InvalidJson only where the text cannot be cut into items at all.
     """
-    check_depth(text, "", MAX_DEPTH + 8)
+    text = _shallow(text, MAX_DEPTH + 8)
     try:
-        return _lenient.decode(text)
+        return _lenient.decode(text), text
     except json.JSONDecodeError as error:
         raise InvalidJson(f"{error.msg} at line {error.lineno} column {error.colno}") from None
 
 
-def check_depth(text: str, pointer: str = "", limit: int = MAX_DEPTH) -> None:
-    """Raises InvalidJson for nesting deeper than `limit`. Never recurses, whatever the interpreter's own limit is."""
+def _shallow(text: str, limit: int) -> str:
+    """The text with everything nested deeper than `limit` replaced by 0: still too deep for its item, but safe to parse."""
     if text.count("[") + text.count("{") <= limit:
+        return text
+    depth, kept_to, parts = 0, 0, []
+    for match in _STRING_OR_BRACKET.finditer(text):
+        token = match.group()
+        if token in "[{":
+            depth += 1
+            if depth == limit + 1:
+                parts.append(text[kept_to : match.start()] + "0")
+                kept_to = len(text)
+        elif token in "]}":
+            if depth == limit + 1:
+                kept_to = match.end()
+            depth -= 1
+    parts.append(text[kept_to:])
+    return "".join(parts)
+
+
+def check_depth(text: str, pointer: str = "") -> None:
+    """Raises InvalidJson for nesting deeper than MAX_DEPTH. Never recurses, whatever the interpreter's own limit is."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
     depth = 0
     for match in _STRING_OR_BRACKET.finditer(text):
         token = match.group()
         if token in "[{":
             depth += 1
-            if depth > limit:
-                raise InvalidJson(f"nesting is deeper than {limit}", pointer)
+            if depth > MAX_DEPTH:
+                raise InvalidJson(f"nesting is deeper than {MAX_DEPTH}", pointer)
         elif token in "]}":
             depth -= 1
 

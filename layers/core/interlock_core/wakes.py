@@ -38,11 +38,13 @@ async def outlook(database: Database, groups: Sequence[dict[str, Any]]) -> list[
     return await database.one(sql.outlook(groups=_encode(groups).decode()))
 
 
-async def free(database: Database, project: str, instances: Sequence[tuple[str, str]]) -> dict[tuple[str, str], int]:
-    """Of these (worker id, instance id): those known to have free slots, and how many."""
+async def full(database: Database, project: str, instances: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Of these (worker id, instance id): those known to have no slot free, or to be draining."""
     asked = [{"worker_id": worker, "instance_id": instance} for worker, instance in instances]
-    rows = await database.one(sql.free(project=project, instances=_encode(asked).decode()))
-    return {(row.worker_id, row.instance_id): row.free for row in rows}
+    return {
+        (row.worker_id, row.instance_id)
+        for row in await database.one(sql.full(project=project, instances=_encode(asked).decode()))
+    }
 
 
 async def cancels(database: Database, projects: Sequence[str]) -> list[Row]:

@@ -26,15 +26,14 @@ LEFT JOIN LATERAL (
     FROM tasks t WHERE t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
       AND t.status = 'running') lease ON g.leases
 
--- :: free
--- Of these instances, those that are known to have a free slot, and how many.
-SELECT i.worker_id, i.instance_id, i.slots - used.count AS free
+-- :: full
+-- Of these instances, those that are known to take nothing now. One that never claimed is not known.
+SELECT i.worker_id, i.instance_id
 FROM json_to_recordset(%(instances)s::json) AS g(worker_id text, instance_id text)
 JOIN instances i ON i.project = %(project)s AND i.worker_id = g.worker_id AND i.instance_id = g.instance_id
-CROSS JOIN LATERAL (
+WHERE i.draining OR i.drain_requested OR i.slots <= (
     SELECT count(*) FROM tasks t WHERE t.project = i.project AND t.instance_id = i.instance_id AND t.claim_id IS NOT NULL
-      AND t.status = 'running' AND t.worker_id = i.worker_id) used
-WHERE used.count < i.slots AND NOT i.draining AND NOT i.drain_requested
+      AND t.status = 'running' AND t.worker_id = i.worker_id)
 
 -- :: cancels
 -- Attempts whose holder is to stop, where the hints that said so were lost or did not fit.
