@@ -160,7 +160,7 @@ class Broadcaster:
     def _renewed(self) -> None:
         """Hints were lost, or may have been: everyone reads again."""
         self.waits.heard_all()
-        if self.listener.sessions > 1 and self.connections:
+        if self.connections:
             self._spawn(self._wake_all())
 
     async def _wake_all(self) -> None:

@@ -125,14 +125,14 @@ class Timetable:
     async def _offer(self, group: Group, claimable: int) -> None:
         """Wakes streams for work that is there: at first as many as there is work, then more each time nobody took it."""
         if group.misses:
-            await self._ask_who_is_free(group)
+            await self._ask_who_is_full(group)
         now = asyncio.get_running_loop().time()
         step = 1 << min(group.misses, 10)
         group.wake(max(min(claimable, MAX_COUNT), step), now)
         group.misses += 1
         self.expect(group, now + min(FIRST_OFFER_SECONDS * step, self._regular_seconds) * random.uniform(0.9, 1.1))
 
-    async def _ask_who_is_free(self, group: Group) -> None:
+    async def _ask_who_is_full(self, group: Group) -> None:
         """Marks members that the database knows to be full, so that the others are woken before them."""
         now = asyncio.get_running_loop().time()
         asked: list[Connection] = []
@@ -143,9 +143,9 @@ class Timetable:
                 asked.append(connection)
         if not asked:
             return
-        free = await wakes.free(self._database, group.project, [(c.worker_id, c.instance_id) for c in asked])
+        full = await wakes.full(self._database, group.project, [(c.worker_id, c.instance_id) for c in asked])
         for connection in asked:
-            if (connection.worker_id, connection.instance_id) not in free:
+            if (connection.worker_id, connection.instance_id) in full:
                 connection.full_until = now + FULL_SECONDS
 
 
