@@ -11,10 +11,11 @@ import os
 import signal
 import sys
 import time
-import urllib.request
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+import httpx
 
 import guard
 from interlock import TaskProducer
@@ -69,14 +70,13 @@ def _stop(_signal: int, _frame: FrameType | None) -> None:
 
 def wait_for_worker(info: dict[str, Any], worker: guard.Guarded) -> None:
     """Until the worker has registered, or has ended: what is wrong then shows in the tasks."""
-    request = urllib.request.Request(
-        f"{info['serviceUrl']}/v1/workers/hello", headers={"Authorization": f"Bearer {info['keys']['task-producer']}"}
-    )
+    headers = {"Authorization": f"Bearer {info['keys']['task-producer']}"}
     end = time.monotonic() + START_SECONDS
-    while worker.poll() is None and time.monotonic() < end:
-        with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5):
-            return
-        time.sleep(0.05)
+    with httpx.Client(base_url=info["serviceUrl"], headers=headers) as client:
+        while worker.poll() is None and time.monotonic() < end:
+            if client.get("/v1/workers/hello").status_code == 200:
+                return
+            time.sleep(0.05)
 
 
 def tasks() -> list[tuple[str, str, dict[str, Any]]]:
