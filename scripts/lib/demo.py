@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -109,7 +110,7 @@ def show(info: dict[str, Any], title: str, type_name: str, value: dict[str, Any]
 
 
 def print_next(info: dict[str, Any]) -> None:
-    cli = ROOT / ".venv" / "bin" / "interlock"
+    cli = shlex.quote(str(ROOT / ".venv" / "bin" / "interlock"))
     print(
         f"""
 Now type, in another terminal:

@@ -141,3 +141,32 @@ def test_an_unreachable_database_is_named_without_its_password(tmp_path: Path) -
 def test_ctrl_c_and_a_closed_terminal_stop_it_too(service: DevService, number: int) -> None:
     os.kill(service.pid, number)
     assert service.wait(10) == 0
+
+
+def test_the_demo_shows_a_real_task_and_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
+    script = Path(__file__).resolve().parents[2] / "scripts" / "dev"
+    output = tmp_path / "output"
+    with output.open("wb") as file:
+        command = [script, "--port", "0", "--data", tmp_path / "data", "--demo"]
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "CI": "true"},
+        )
+    try:
+        wait_until(lambda: "Ctrl-C here stops" in output.read_text() or process.poll() is not None, timeout=60)
+        told = output.read_text()
+        assert "Hello, Ada!" in told
+        assert told.count("succeeded") >= 2
+        assert "FAILED" not in told
+        below = children_of(process.pid)
+        assert len(below) > 5
+        os.killpg(process.pid, signal.SIGINT)  # what a terminal does at Ctrl-C
+        assert process.wait(10) == 0, output.read_text()
+        assert not [pid for pid in below if is_alive(pid)]
+    finally:
+        process.kill()
+        process.wait()
