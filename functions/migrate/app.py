@@ -13,12 +13,12 @@ from interlock_core.settings import Settings
 FOLDER = Path(__file__).parent / "migrations"
 
 
-async def run(database: Database, settings: Settings) -> dict[str, Any]:
+async def run(database: Database, _settings: Settings) -> dict[str, Any]:
     """Applies what is new; returns the names of the migrations that this call applied."""
     return {"applied": await asyncio.to_thread(migrate, database.url, FOLDER)}
 
 
-def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+def handler(_event: dict[str, Any], _context: Any) -> dict[str, Any]:
     """The Lambda entry point."""
     settings = Settings.from_environment()
     return {"applied": migrate(settings.database_url, FOLDER)}

@@ -17,7 +17,10 @@ Outcome = dict[str, Any] | Problem
 
 
 def _rendered(items: list[reports.Item], answers: list[Outcome]) -> list[dict[str, Any]]:
-    return [{"attemptId": i.attempt_id, "error": a.body()} if isinstance(a, Problem) else a for i, a in zip(items, answers, strict=True)]
+    return [
+        {"attemptId": i.attempt_id, "error": a.body()} if isinstance(a, Problem) else a
+        for i, a in zip(items, answers, strict=True)
+    ]
 
 
 @endpoint("POST", "/v1/attempts/heartbeat", keys=WORKER, body=Heartbeat, lenient=True)

@@ -19,7 +19,9 @@ async def submit(call: Call) -> Answer:
 async def submit_batch(call: Call) -> Answer:
     """Store up to 1000 tasks, all or none."""
     texts = jsontext.elements(jsontext.members(call.text)["tasks"])
-    submissions = [tasks.Submission(request, jsontext.members(text)["input"]) for request, text in zip(call.body.tasks, texts, strict=True)]
+    submissions = [
+        tasks.Submission(request, jsontext.members(text)["input"]) for request, text in zip(call.body.tasks, texts, strict=True)
+    ]
     return Answer({"items": await tasks.submit_batch(call.database, call.settings, call.key, submissions)}, 201)
 
 

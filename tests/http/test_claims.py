@@ -132,7 +132,8 @@ async def test_two_processes_of_one_worker_id_keep_their_own_b16(play: Play) -> 
     attempt = (await play.claim(instance="first"))[0]
     assert await play.claim(instance="second") == []
     beat = await play.http.worker.post(
-        "/v1/attempts/heartbeat", json={"workerId": "tester", "instanceId": "second", "attempts": [{**ids(attempt), "leaseToken": "1.wrong"}]}
+        "/v1/attempts/heartbeat",
+        json={"workerId": "tester", "instanceId": "second", "attempts": [{**ids(attempt), "leaseToken": "1.wrong"}]},
     )
     assert beat.json()["attempts"][0]["error"]["code"] == "STALE_ATTEMPT"
     assert (await play.get(attempt["taskId"]))["attempt"]["instanceId"] == "first"

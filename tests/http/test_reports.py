@@ -81,7 +81,9 @@ async def test_an_item_that_cannot_be_read_has_its_own_error(play: Play) -> None
 async def test_one_attempt_twice_in_a_batch(play: Play) -> None:
     attempt = await play.run()
     item = {**ids(attempt), "outcome": "succeeded", "result": 1}
-    answer = (await play.http.worker.post("/v1/attempts/complete", json={"completions": [item, item, {**item, "result": 2}]})).json()
+    answer = (
+        await play.http.worker.post("/v1/attempts/complete", json={"completions": [item, item, {**item, "result": 2}]})
+    ).json()
     first, second, third = answer["completions"]
     assert (first["duplicate"], second["duplicate"], third["error"]["code"]) == (False, True, "STALE_ATTEMPT")
     assert (await play.get(attempt["taskId"]))["result"] == 1
@@ -133,7 +135,11 @@ async def test_progress_and_logs_are_events_and_repeated_lines_are_dropped(play:
     assert task["progress"]["at"]
     assert await play.kinds(task["id"]) == ["submitted", "claimed", "progress", "log", "log"]
     events = (await play.http.producer.get(f"/v1/tasks/{task['id']}/journal")).json()["items"]
-    assert [line["message"] for e in events if e["kind"] == "log" for line in e["data"]["lines"]] == ["line 1", "line 2", "line\ufffd 3"]
+    assert [line["message"] for e in events if e["kind"] == "log" for line in e["data"]["lines"]] == [
+        "line 1",
+        "line 2",
+        "line\ufffd 3",
+    ]
 
 
 async def test_reports_faster_than_the_rate_are_refused_and_the_lease_is_renewed_b41(play: Play, clock: Clock) -> None:

@@ -62,7 +62,11 @@ async def test_claim_does_not_start_before_the_due_time(play: Play, clock: Clock
 
 async def test_succeeded_settles_with_its_result(play: Play) -> None:
     attempt = await play.run()
-    assert await play.complete(attempt, result={"n": 1}) == {"attemptId": attempt["attemptId"], "taskStatus": "succeeded", "duplicate": False}
+    assert await play.complete(attempt, result={"n": 1}) == {
+        "attemptId": attempt["attemptId"],
+        "taskStatus": "succeeded",
+        "duplicate": False,
+    }
     task = await play.get(attempt["taskId"])
     assert (task["status"], task["settled"], task["result"], task["failure"]) == ("succeeded", True, {"n": 1}, None)
     assert await play.kinds(task["id"]) == ["submitted", "claimed", "succeeded"]
@@ -196,7 +200,11 @@ async def test_cancelled_without_being_asked_fails(play: Play) -> None:
 async def test_release_queues_at_once_and_counts_nothing(play: Play, safety: str, started: bool) -> None:
     attempt = await play.run(safety=safety)
     assert (await play.release(attempt, started=started))["taskStatus"] == "queued"
-    assert (await play.release(attempt, started=started)) == {"attemptId": attempt["attemptId"], "taskStatus": "queued", "duplicate": True}
+    assert (await play.release(attempt, started=started)) == {
+        "attemptId": attempt["attemptId"],
+        "taskStatus": "queued",
+        "duplicate": True,
+    }
     again = (await play.claim(safety=safety))[0]
     assert (again["taskId"], again["attemptNumber"], again["fence"]) == (attempt["taskId"], 1, 2)
     assert await play.kinds(attempt["taskId"]) == ["submitted", "claimed", "released", "claimed"]
@@ -310,7 +318,14 @@ async def test_recovery_by_a_late_result_settles_an_unknown_outcome(play: Play, 
     assert (await play.complete(attempt, result={"sent": True}))["taskStatus"] == "succeeded"
     task = await play.get(attempt["taskId"])
     assert (task["result"], task["failure"]) == ({"sent": True}, None)
-    assert await play.kinds(task["id"]) == ["submitted", "claimed", "lease-expired", "outcome-unknown", "lease-recovered", "succeeded"]
+    assert await play.kinds(task["id"]) == [
+        "submitted",
+        "claimed",
+        "lease-expired",
+        "outcome-unknown",
+        "lease-recovered",
+        "succeeded",
+    ]
 
 
 async def test_recovery_by_a_heartbeat(play: Play, clock: Clock) -> None:

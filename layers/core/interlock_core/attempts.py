@@ -34,7 +34,9 @@ promote_sql = statements("promote")
 CLAIM_BYTES = 2 * 1024 * 1024
 MAX_LINES = 10_000
 MAX_LOG_BYTES = 4 * 1024 * 1024
-REPORT_INTERVAL = 0.1  # seconds between progress or logs of one attempt; faster ones are refused, their lease is renewed all the same
+REPORT_INTERVAL = (
+    0.1  # seconds between progress or logs of one attempt; faster ones are refused, their lease is renewed all the same
+)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -48,15 +50,28 @@ async def claim(database: Database, settings: Settings, key: Key, request: Claim
     handlers = {(h.type, h.schema_version): h for h in request.handlers}
     text = _json(
         [
-            {"type": t, "schema_version": v, "effect_safety": h.effect_safety, "reconciles": h.reconciles, "slots": min(h.slots or request.slots, request.slots)}
+            {
+                "type": t,
+                "schema_version": v,
+                "effect_safety": h.effect_safety,
+                "reconciles": h.reconciles,
+                "slots": min(h.slots or request.slots, request.slots),
+            }
             for (t, v), h in handlers.items()
         ]
     )
     groups = _json([{"project": key.project, "type": t, "schema_version": v, "pool": request.pool} for t, v in handlers])
     tokens = [secrets.token_urlsafe(32) for _ in range(request.slots)]
-    offered = _json([{"n": n, "attempt_id": new_id(), "token": hashlib.sha256(t.encode()).hexdigest()} for n, t in enumerate(tokens, 1)])
+    offered = _json(
+        [{"n": n, "attempt_id": new_id(), "token": hashlib.sha256(t.encode()).hexdigest()} for n, t in enumerate(tokens, 1)]
+    )
     call = new_id()
-    who = {"project": key.project, "worker_id": request.worker_id, "instance_id": request.instance_id, "claim_id": request.claim_id}
+    who = {
+        "project": key.project,
+        "worker_id": request.worker_id,
+        "instance_id": request.instance_id,
+        "claim_id": request.claim_id,
+    }
     poll = settings.stream_poll_seconds if settings.stream_url else settings.poll_seconds
     _, _, lapsed, due, _, rows, outlook = await database.run(
         claim_sql.enter(
@@ -133,7 +148,13 @@ def _json(value: Any) -> str:
 
 def _ids(item: reports.Item) -> dict[str, Any]:
     epoch, digest = reports.token(item.model.lease_token)
-    return {"task_id": item.model.task_id, "attempt_id": item.model.attempt_id, "fence": item.model.fence, "token": digest, "epoch": epoch}
+    return {
+        "task_id": item.model.task_id,
+        "attempt_id": item.model.attempt_id,
+        "fence": item.model.fence,
+        "token": digest,
+        "epoch": epoch,
+    }
 
 
 async def heartbeat(
@@ -188,7 +209,8 @@ def _beaten(item: reports.Item, taken: dict[str, Row], others: dict[str, Problem
         return others[str(item.model.attempt_id)]
     if row.too_often:
         return RateLimited(
-            f"progress and logs of one attempt are taken every {REPORT_INTERVAL} s; the lease was renewed", leaseExpiresAt=when(row.lease_expires_at)
+            f"progress and logs of one attempt are taken every {REPORT_INTERVAL} s; the lease was renewed",
+            leaseExpiresAt=when(row.lease_expires_at),
         )
     stop = "timeout" if row.overdue else "cancel" if row.cancel_requested else None
     return {"attemptId": row.attempt_id, "leaseExpiresAt": when(row.lease_expires_at), "stop": stop}
@@ -266,7 +288,7 @@ async def release_claim(database: Database, key: Key, worker_id: str, instance_i
         }
         for r in rows
     ]
-    taken, others, _ = await _settle(database, key.project, found, release_sql.settle, {})
+    taken, _, _ = await _settle(database, key.project, found, release_sql.settle, {})
     await _after_end(database, key.project, list(taken.values()))
     return [{"attemptId": r.attempt_id, "taskStatus": r.status, "duplicate": False} for r in taken.values()]
 
@@ -295,7 +317,11 @@ async def _end(
                 answers.append(StaleAttempt("another report of the attempt stands before this one in the batch"))
         else:
             found = others[name]
-            answers.append(found if isinstance(found, Problem) else {"attemptId": item.model.attempt_id, "taskStatus": found, "duplicate": True})
+            answers.append(
+                found
+                if isinstance(found, Problem)
+                else {"attemptId": item.model.attempt_id, "taskStatus": found, "duplicate": True}
+            )
     return answers
 
 
@@ -329,11 +355,22 @@ async def _settle(
 
 
 async def _explain(
-    database: Database, project: str, left: list[dict[str, Any]], settle: Statement, params: dict[str, Any], taken: dict[str, Row], final: bool
+    database: Database,
+    project: str,
+    left: list[dict[str, Any]],
+    settle: Statement,
+    params: dict[str, Any],
+    taken: dict[str, Row],
+    final: bool,
 ) -> dict[str, Any]:
     found: dict[str, Any] = {}
     late = []
-    asked = _json([{k: v for k, v in row.items() if k in ("task_id", "attempt_id", "fence", "token", "epoch", "report_hash")} for row in left])
+    asked = _json(
+        [
+            {k: v for k, v in row.items() if k in ("task_id", "attempt_id", "fence", "token", "epoch", "report_hash")}
+            for row in left
+        ]
+    )
     by_attempt = {str(row["attempt_id"]): row for row in left}
     for verdict in await database.one(complete_sql.explain(project=project, items=asked)):
         name = str(verdict.attempt_id)
@@ -375,8 +412,11 @@ async def _after_end(database: Database, project: str, rows: list[Row], told: bo
     if not rows:
         return
     await admission.admit(database, project, [r.concurrency_key for r in rows])
-    ready = hints.group((r.type, r.schema_version, r.pool, hints.until(r.due_at)) for r in rows if r.status == "queued" and r.concurrency_key is None)
+    ready = hints.group(
+        (r.type, r.schema_version, r.pool, hints.until(r.due_at))
+        for r in rows
+        if r.status == "queued" and r.concurrency_key is None
+    )
     done: list[UUID] = [] if told else [r.id for r in rows if r.status != "queued"]
     if ready or done:
         await database.one(hints.send(hints.payload(project, ready=ready, done=done)))
-

@@ -11,6 +11,7 @@ connection checked when it was idle and replaced when the server closed it, demo
 from __future__ import annotations
 
 import asyncio
+import logging
 import select
 import time
 from collections.abc import AsyncIterator
@@ -27,6 +28,9 @@ from psycopg.rows import namedtuple_row
 
 from .errors import Unavailable
 from .testpoint import armed, testpoint
+
+log = logging.getLogger("interlock.db")
+logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns of every pipeline that a refusal ended
 
 SQL = Path(__file__).parent / "sql"
 CALL_SECONDS = 25.0  # below every gateway's limit: what we did not finish by then is rolled back and said to be so
@@ -62,6 +66,7 @@ class Statement:
     prepare: bool
 
     def __call__(self, **params: Any) -> Step:
+        """The statement with its parameters."""
         return Step(self.name, self.text, params, self.prepare)
 
 
@@ -124,19 +129,28 @@ class Database:
         """The rows of a single step."""
         return (await self.run(step))[0]
 
-    async def _pipeline(self, connection: psycopg.AsyncConnection[Row], steps: tuple[Step, ...], notify: Step | None) -> list[list[Row]]:
+    async def _pipeline(
+        self, connection: psycopg.AsyncConnection[Row], steps: tuple[Step, ...], notify: Step | None
+    ) -> list[list[Row]]:
         self.round_trips += 1
-        cursors = []
-        # In autocommit mode everything up to the pipeline's sync is one transaction; an explicit BEGIN is only needed
-        # where a notice must follow the commit.
-        async with connection.pipeline():
-            if notify is not None:
-                await connection.execute("BEGIN")
-            for step in steps:
-                cursors.append(await connection.execute(step.text, step.params, prepare=self._prepare and step.prepare))
-            if notify is not None:
-                await connection.execute("COMMIT")
-                await connection.execute(notify.text, notify.params, prepare=self._prepare)
+        cursors: list[psycopg.AsyncCursor[Row]] = []
+        commit: psycopg.AsyncCursor[Row] | None = None
+        try:
+            # In autocommit mode everything up to the pipeline's sync is one transaction; an explicit BEGIN is only needed
+            # where a notice must follow the commit.
+            async with connection.pipeline():
+                if notify is not None:
+                    await connection.execute("BEGIN")
+                for step in steps:
+                    cursor = await connection.execute(step.text, step.params, prepare=self._prepare and step.prepare)
+                    cursors.append(cursor)  # each is needed as soon as it is sent: the next may raise
+                if notify is not None:
+                    commit = await connection.execute("COMMIT")
+                    await connection.execute(notify.text, notify.params, prepare=self._prepare)
+        except psycopg.Error as error:
+            if commit is None or commit.statusmessage != "COMMIT":
+                raise
+            log.warning("a hint was lost: %s", error)  # the work is stored; whoever waits for the hint polls
         return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
     @asynccontextmanager
@@ -179,7 +193,11 @@ class Database:
                 return connection
             await connection.close()
         return await psycopg.AsyncConnection.connect(
-            self.url, autocommit=True, row_factory=namedtuple_row, prepare_threshold=1 if self._prepare else None, connect_timeout=5
+            self.url,
+            autocommit=True,
+            row_factory=namedtuple_row,
+            prepare_threshold=1 if self._prepare else None,
+            connect_timeout=5,
         )
 
     async def _give_back(self, connection: psycopg.AsyncConnection[Row] | None) -> None:

@@ -83,7 +83,9 @@ class InvalidRequest(Problem):
     code, status, title = "INVALID_REQUEST", 400, "The request is not valid"
     default_next = "Correct the fields named in errors and send the request again."
 
-    def __init__(self, detail: str, pointer: str = "", *, next: str | None = None, errors: list[dict[str, str]] | None = None) -> None:
+    def __init__(
+        self, detail: str, pointer: str = "", *, next: str | None = None, errors: list[dict[str, str]] | None = None
+    ) -> None:
         super().__init__(detail, next=next, errors=errors or [{"pointer": pointer, "message": detail}])
 
 

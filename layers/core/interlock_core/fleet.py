@@ -62,7 +62,9 @@ def waiting(row: Any, fleet: Fleet) -> dict[str, str] | None:
     if row.due_at > row.now:
         if row.attempts > 0:
             return _because(
-                "retry-delay", f"attempt {row.attempts + 1} of {row.max_attempts} is due at {when(row.due_at)}", "It is tried again by itself at that time."
+                "retry-delay",
+                f"attempt {row.attempts + 1} of {row.max_attempts} is due at {when(row.due_at)}",
+                "It is tried again by itself at that time.",
             )
         return _because("not-due", f"the task is due at {when(row.due_at)}", "It starts by itself at or after that time.")
     if row.hold == "concurrency":
@@ -76,13 +78,21 @@ def waiting(row: Any, fleet: Fleet) -> dict[str, str] | None:
     if found is None:
         return _no_worker(row, name, fleet)
     if found.draining == found.instances:
-        return _because("workers-draining", f"all {found.instances} instances serving {name} in pool {row.pool} are draining", "Start another worker.")
+        return _because(
+            "workers-draining",
+            f"all {found.instances} instances serving {name} in pool {row.pool} are draining",
+            "Start another worker.",
+        )
     if found.used >= found.slots:
         return _because(
-            "workers-full", f"{found.used} of {found.slots} slots are used by the workers serving {name}", "It starts when a slot is free; or add workers."
+            "workers-full",
+            f"{found.used} of {found.slots} slots are used by the workers serving {name}",
+            "It starts when a slot is free; or add workers.",
         )
     return _because(
-        "no-worker", f"no worker has claimed it yet; {found.slots - found.used} slots are free for {name}", "Nothing: a worker claims it within one poll."
+        "no-worker",
+        f"no worker has claimed it yet; {found.slots - found.used} slots are free for {name}",
+        "Nothing: a worker claims it within one poll.",
     )
 
 
@@ -102,9 +112,17 @@ def _no_worker(row: Any, name: str, fleet: Fleet) -> dict[str, str]:
     same = [h for h in fleet.nearest if h.type == row.type]
     if any(h.schema_version == row.schema_version and h.pool == row.pool for h in same):
         worker = next(h.worker_id for h in same if h.schema_version == row.schema_version and h.pool == row.pool)
-        return _because("no-worker", f"worker {worker} serves {wanted} but no instance of it is online", f"Start worker {worker}.")
+        return _because(
+            "no-worker", f"worker {worker} serves {wanted} but no instance of it is online", f"Start worker {worker}."
+        )
     near = (same or fleet.nearest)[:3]
     if near:
         told = "; ".join(f"worker {h.worker_id} serves {h.type}@{h.schema_version} in pool {h.pool}" for h in near)
-        return _because("no-worker", f"no worker serves {wanted}; {told}", "Compare type, version and pool, and start a worker or submit what is served.")
-    return _because("no-worker", f"no worker ever registered {wanted} in this project", "Start a worker that handles this type and version.")
+        return _because(
+            "no-worker",
+            f"no worker serves {wanted}; {told}",
+            "Compare type, version and pool, and start a worker or submit what is served.",
+        )
+    return _because(
+        "no-worker", f"no worker ever registered {wanted} in this project", "Start a worker that handles this type and version."
+    )

@@ -24,7 +24,9 @@ sql = statements("hints")
 Group = tuple[str, str, int, float]  # type@version, pool, tasks, seconds until they are due
 
 
-def payload(project: str, *, ready: Iterable[Group] = (), done: Iterable[UUID] = (), cancel: Iterable[tuple[str, str, UUID, UUID]] = ()) -> str:
+def payload(
+    project: str, *, ready: Iterable[Group] = (), done: Iterable[UUID] = (), cancel: Iterable[tuple[str, str, UUID, UUID]] = ()
+) -> str:
     """One hint. Anything too long for a notice is replaced by `"*"`: re-read everything of that kind."""
     parts: dict[str, Any] = {"p": project}
     if groups := list(ready):

@@ -33,7 +33,16 @@ from starlette.routing import Route
 
 from . import jsontext
 from .db import Database
-from .errors import Internal, InvalidRequest, MethodNotAllowed, NotFound, PayloadTooLarge, Problem, ScopeDenied, UnsupportedMediaType
+from .errors import (
+    Internal,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    PayloadTooLarge,
+    Problem,
+    ScopeDenied,
+    UnsupportedMediaType,
+)
 from .keys import Key, Keyring
 from .settings import Settings
 from .wire.fields import problem
@@ -100,15 +109,23 @@ class Endpoint:
 
     @property
     def name(self) -> str:
+        """What the handler is called: the route's name and the operation's id."""
         return self.handle.__name__
 
     @property
     def summary(self) -> str:
+        """The handler's own sentence."""
         return (self.handle.__doc__ or "").strip()
 
 
 def endpoint(
-    method: str, path: str, *, keys: tuple[str, ...] = (), body: type[BaseModel] | None = None, status: int = 200, lenient: bool = False
+    method: str,
+    path: str,
+    *,
+    keys: tuple[str, ...] = (),
+    body: type[BaseModel] | None = None,
+    status: int = 200,
+    lenient: bool = False,
 ) -> Callable[[Callable[[Call], Awaitable[Any]]], Endpoint]:
     """Declares an endpoint. No `keys`: open to all. `lenient`: a batch of reports, whose items are checked one by one."""
 
@@ -142,7 +159,7 @@ def open_database(app: Starlette, size: int | None = None) -> Database:
 
 def lambda_handler(app: Starlette) -> Callable[[dict[str, Any], Any], Any]:
     """The Lambda entry point: one event loop and one lazily made connection for the life of the execution environment."""
-    from mangum import Mangum
+    from mangum import Mangum  # noqa: PLC0415  # a local host never needs it
 
     adapter = Mangum(app, lifespan="off")
 
@@ -157,7 +174,12 @@ def lambda_handler(app: Starlette) -> Callable[[dict[str, Any], Any], Any]:
                 raise
             refusal = InvalidRequest(f"the body is not valid base64: {type(error).__name__}")
             text = _encode(refusal.body(uuid4().hex)).decode()
-            return {"statusCode": 400, "headers": {"content-type": "application/problem+json"}, "body": text, "isBase64Encoded": False}
+            return {
+                "statusCode": 400,
+                "headers": {"content-type": "application/problem+json"},
+                "body": text,
+                "isBase64Encoded": False,
+            }
 
     return handle
 
@@ -178,7 +200,7 @@ def scheduled_handler(run: Callable[[Database, Settings], Awaitable[dict[str, An
     settings = Settings.from_environment()
     database: list[Database] = []
 
-    def handle(event: dict[str, Any], context: Any) -> Any:
+    def handle(_event: dict[str, Any], _context: Any) -> Any:
         loop = _enter_loop()
         if not database:
             database.append(Database(settings.database_url, 1, settings.prepare_statements))
@@ -279,7 +301,9 @@ def _check_media_type(request: Request) -> None:
     if given is None:
         return
     media_type, *parameters = (part.strip().lower() for part in given.split(";"))
-    if media_type not in ("", "application/json", "text/json") and not (media_type.startswith("application/") and media_type.endswith("+json")):
+    if media_type not in ("", "application/json", "text/json") and not (
+        media_type.startswith("application/") and media_type.endswith("+json")
+    ):
         raise UnsupportedMediaType(f"the content type {media_type[:80]!r} is not supported")
     for parameter in parameters:
         name, _, value = parameter.partition("=")
@@ -309,7 +333,9 @@ def _render(result: Any, request_id: str, status: int) -> Response:
         return answer.body
     content = answer.body.encode() if isinstance(answer.body, str) else _encode(answer.body)
     if len(content) > MAX_ANSWER // 2 and len(content) + content.count(b'"') + content.count(b"\\") > MAX_ANSWER:
-        raise PayloadTooLarge("the answer is larger than the platform carries", next="Ask for less: a smaller limit, or fewer includes.")
+        raise PayloadTooLarge(
+            "the answer is larger than the platform carries", next="Ask for less: a smaller limit, or fewer includes."
+        )
     headers = {**_SAFE_HEADERS, **answer.headers, "x-request-id": request_id}
     return Response(content, answer.status, headers, answer.media_type)
 
@@ -333,7 +359,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
     return _refuse(NotFound("there is no such path", next="See GET /openapi.json for the paths of this service."), uuid4().hex)
 
 
-async def _crashed(request: Request, error: Exception) -> Response:
+async def _crashed(_request: Request, _error: Exception) -> Response:
     return _refuse(Internal(), uuid4().hex)
 
 

@@ -47,6 +47,8 @@ def _float(text: str) -> float:
 
 
 _strict = JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_float=_float)
+
+
 def _any_integer(text: str) -> int:
     return int(text) if len(text) <= MAX_DIGITS else 0  # whoever reads it strictly refuses it
 
@@ -99,13 +101,13 @@ def _shallow(text: str, limit: int) -> str:
         return text
     depth, kept_to, parts = 0, 0, []
     for match in _STRING_OR_BRACKET.finditer(text):
-        token = match.group()
-        if token in "[{":
+        mark = match.group()
+        if mark in "[{":
             depth += 1
             if depth == limit + 1:
                 parts.append(text[kept_to : match.start()] + "0")
                 kept_to = len(text)
-        elif token in "]}":
+        elif mark in "]}":
             if depth == limit + 1:
                 kept_to = match.end()
             depth -= 1
@@ -119,12 +121,12 @@ def check_depth(text: str, pointer: str = "") -> None:
         return
     depth = 0
     for match in _STRING_OR_BRACKET.finditer(text):
-        token = match.group()
-        if token in "[{":
+        mark = match.group()
+        if mark in "[{":
             depth += 1
             if depth > MAX_DEPTH:
                 raise InvalidJson(f"nesting is deeper than {MAX_DEPTH}", pointer)
-        elif token in "]}":
+        elif mark in "]}":
             depth -= 1
 
 

@@ -95,7 +95,9 @@ async def _freed(database: Database, rows: list[Row]) -> None:
 
 
 def _json(rows: list[Row]) -> str:
-    return _encode([{"project": r.project, "type": r.type, "schema_version": r.schema_version, "pool": r.pool} for r in rows]).decode()
+    return _encode(
+        [{"project": r.project, "type": r.type, "schema_version": r.schema_version, "pool": r.pool} for r in rows]
+    ).decode()
 
 
 async def retain(database: Database, settings: Settings, seconds: float = 20.0, batch: int = 2000) -> dict[str, Any]:

@@ -61,6 +61,6 @@ def _apply(connection: psycopg.Connection[tuple[object, ...]], path: Path) -> bo
         if row[0] != digest:
             raise MigrationError(f"{path.name} was changed after it was applied; add a new migration instead")
         return False
-    connection.execute(text)  # type: ignore[call-overload]  # our own file, not a literal
+    connection.execute(text)
     connection.execute("INSERT INTO migrations (name, hash) VALUES (%s, %s)", [path.name, digest])
     return True

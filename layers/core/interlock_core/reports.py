@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +87,7 @@ def _cleaned(value: Any, depth: int) -> Any:
         return MARK
     if isinstance(value, str):
         return jsontext.clean(value)
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+    if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return str(value)
@@ -106,7 +107,10 @@ def result_of(text: str | None) -> tuple[str | None, tuple[str, str] | None]:
     except UnicodeEncodeError:
         return None, ("RESULT_NOT_STORABLE", "the result holds a lone surrogate")
     if size > INLINE_BYTES:
-        return None, ("RESULT_TOO_LARGE", f"the result has {size} bytes, more than the {INLINE_BYTES} that fit; send large bytes by reference")
+        return None, (
+            "RESULT_TOO_LARGE",
+            f"the result has {size} bytes, more than the {INLINE_BYTES} that fit; send large bytes by reference",
+        )
     try:
         jsontext.parse(text, "/result")
     except InvalidJson as error:
@@ -116,7 +120,9 @@ def result_of(text: str | None) -> tuple[str | None, tuple[str, str] | None]:
 
 def report_hash(kind: str, parts: dict[str, Any]) -> str:
     """SHA-256 in hex of a report's canonical form, by which a repeat is known from another report."""
-    fields = {"kind": canonical.write(kind)} | {name: value if isinstance(value, str) else canonical.write(value) for name, value in parts.items()}
+    fields = {"kind": canonical.write(kind)} | {
+        name: value if isinstance(value, str) else canonical.write(value) for name, value in parts.items()
+    }
     return canonical.fingerprint(fields)[0].hex()
 
 
@@ -124,9 +130,18 @@ def log_lines(value: Any) -> list[dict[str, Any]]:
     """The readable lines of a report's logs, cut and cleaned, in the order of their seq."""
     lines = []
     for line in value if isinstance(value, list) else []:
-        if not isinstance(line, dict) or not isinstance(line.get("seq"), int) or isinstance(line["seq"], bool) or not 0 < line["seq"] < 2**62:
+        if (
+            not isinstance(line, dict)
+            or not isinstance(line.get("seq"), int)
+            or isinstance(line["seq"], bool)
+            or not 0 < line["seq"] < 2**62
+        ):
             continue
-        kept: dict[str, Any] = {"seq": line["seq"], "level": cut(line.get("level") or "info", 32), "message": cut(line.get("message"))}
+        kept: dict[str, Any] = {
+            "seq": line["seq"],
+            "level": cut(line.get("level") or "info", 32),
+            "message": cut(line.get("message")),
+        }
         if isinstance(line.get("at"), str):
             kept["at"] = cut(line["at"], 64)
         if isinstance(line.get("fields"), dict) and line["fields"]:

@@ -99,7 +99,9 @@ def canonical_fields(submission: Submission) -> dict[str, str]:
 
 def _check_size(text: str, pointer: str) -> None:
     if len(text) > INLINE_BYTES // 4 and len(text.encode()) > INLINE_BYTES:
-        raise PayloadTooLarge(f"{pointer} is larger than {INLINE_BYTES} bytes", errors=[{"pointer": pointer, "message": "is too large"}])
+        raise PayloadTooLarge(
+            f"{pointer} is larger than {INLINE_BYTES} bytes", errors=[{"pointer": pointer, "message": "is too large"}]
+        )
 
 
 async def submit(database: Database, settings: Settings, key: Key, submission: Submission) -> tuple[dict[str, Any], bool]:
@@ -136,7 +138,18 @@ async def submit(database: Database, settings: Settings, key: Key, submission: S
 
 # What no new task has yet; the rest of a row is what was stored.
 _UNSTARTED = dict.fromkeys(
-    ("result", "failure", "progress", "started_at", "finished_at", "rerun_of", "parent_id", "schedule_owner", "schedule_name", "attempt_id")
+    (
+        "result",
+        "failure",
+        "progress",
+        "started_at",
+        "finished_at",
+        "rerun_of",
+        "parent_id",
+        "schedule_owner",
+        "schedule_name",
+        "attempt_id",
+    )
 )
 
 
@@ -165,7 +178,9 @@ def _never_registered(task_type: str) -> dict[str, str]:
     }
 
 
-async def submit_batch(database: Database, settings: Settings, key: Key, submissions: Sequence[Submission]) -> list[dict[str, Any]]:
+async def submit_batch(
+    database: Database, settings: Settings, key: Key, submissions: Sequence[Submission]
+) -> list[dict[str, Any]]:
     """Stores all tasks or none; returns id and deduplicated of each, in order. Errors name the item by pointer."""
     _check_scope(key, submissions)
     rows: list[dict[str, Any]] = []
@@ -204,13 +219,17 @@ def _store(project: str, settings: Settings, rows: list[dict[str, Any]], keys: l
     ]
     if keys:
         call = new_id()
-        steps += [submit_sql.lock_keys(project=project, keys=keys, call=call), admission.sql.admit(project=project, keys=keys, call=call)]
+        steps += [
+            submit_sql.lock_keys(project=project, keys=keys, call=call),
+            admission.sql.admit(project=project, keys=keys, call=call),
+        ]
     return steps
 
 
 def _hint(project: str, submissions: Sequence[Submission]) -> Any:
     rows = [
-        (s.request.type, s.request.schema_version, s.request.pool, s.request.delay_seconds or hints.until(s.request.run_at)) for s in submissions
+        (s.request.type, s.request.schema_version, s.request.pool, s.request.delay_seconds or hints.until(s.request.run_at))
+        for s in submissions
     ]
     return hints.send(hints.payload(project, ready=hints.group(rows)))
 
@@ -218,7 +237,9 @@ def _hint(project: str, submissions: Sequence[Submission]) -> Any:
 def _check_scope(key: Key, submissions: Sequence[Submission]) -> None:
     for submission in submissions:
         if not key.allows_type(submission.request.type):
-            raise ScopeDenied(f"the key is narrowed to the types {', '.join(key.types or ())}; the call names {submission.request.type}")
+            raise ScopeDenied(
+                f"the key is narrowed to the types {', '.join(key.types or ())}; the call names {submission.request.type}"
+            )
 
 
 async def _refusal(
@@ -313,7 +334,13 @@ async def attempts(database: Database, task_id: UUID) -> list[dict[str, Any]]:
 async def find_all(database: Database, project: str, filters: dict[str, Any], after: list[Any] | None, limit: int) -> list[Any]:
     """Rows of a page, newest first, one more than `limit` if there are more."""
     return await database.one(
-        tasks_sql.page(project=project, **filters, after_at=after[0] if after else None, after_id=after[1] if after else None, limit=limit + 1)
+        tasks_sql.page(
+            project=project,
+            **filters,
+            after_at=after[0] if after else None,
+            after_id=after[1] if after else None,
+            limit=limit + 1,
+        )
     )
 
 
@@ -360,13 +387,16 @@ async def cancel(database: Database, settings: Settings, project: str, task_id: 
     if verdict.changed:
         holder = [(verdict.worker_id, verdict.instance_id, task_id, verdict.attempt_id)] if row.status == "running" else []
         done = [task_id] if row.status == "cancelled" else []
+        await admission.admit(database, project, [row.concurrency_key] if done else [])  # it may have held a ready place of its key
         await database.one(hints.send(hints.payload(project, cancel=holder, done=done)))
     view = await show(database, settings, project, row)
     view["duplicate"] = not verdict.changed
     return view
 
 
-async def resolve(database: Database, settings: Settings, key: Key, task_id: UUID, request: Resolve, result: str | None) -> dict[str, Any]:
+async def resolve(
+    database: Database, settings: Settings, key: Key, task_id: UUID, request: Resolve, result: str | None
+) -> dict[str, Any]:
     """Settles an outcome-unknown task as a person found it to be, or queues it again.
 
     Raises TaskNotUnknown (another attempt or status), InvalidRequest, PayloadTooLarge, NotFound. The same again → duplicate.

@@ -18,52 +18,62 @@ FROM chosen c WHERE k.project = c.project AND k.key = c.key
 WITH RECURSIVE keys AS MATERIALIZED (
     SELECT k.key, (SELECT count(*) FROM tasks t WHERE t.project = k.project AND t.concurrency_key = k.key AND t.status = 'running') AS held
     FROM concurrency_keys k WHERE k.project = %(project)s AND k.key = ANY(%(keys)s) AND k.locked_by = %(call)s
-), groups AS (  -- a loose index scan: one step per group, however many tasks it has
-    SELECT k.key, g.type, g.schema_version, g.pool FROM keys k CROSS JOIN LATERAL (
-        SELECT t.type, t.schema_version, t.pool FROM tasks t
+), groups AS (  -- a loose index scan: one step per group and limit, however many tasks it has
+    SELECT k.key, k.held, g.type, g.schema_version, g.pool, g.concurrency_limit FROM keys k CROSS JOIN LATERAL (
+        SELECT t.type, t.schema_version, t.pool, t.concurrency_limit FROM tasks t
         WHERE t.project = %(project)s AND t.concurrency_key = k.key AND t.status = 'queued' AND t.hold = 'concurrency'
-        ORDER BY t.type, t.schema_version, t.pool LIMIT 1) g
+        ORDER BY t.type, t.schema_version, t.pool, t.concurrency_limit LIMIT 1) g
     UNION ALL
-    SELECT r.key, g.type, g.schema_version, g.pool FROM groups r CROSS JOIN LATERAL (
-        SELECT t.type, t.schema_version, t.pool FROM tasks t
+    SELECT r.key, r.held, g.type, g.schema_version, g.pool, g.concurrency_limit FROM groups r CROSS JOIN LATERAL (
+        SELECT t.type, t.schema_version, t.pool, t.concurrency_limit FROM tasks t
         WHERE t.project = %(project)s AND t.concurrency_key = r.key AND t.status = 'queued' AND t.hold = 'concurrency'
-          AND (t.type, t.schema_version, t.pool) > (r.type, r.schema_version, r.pool)
-        ORDER BY t.type, t.schema_version, t.pool LIMIT 1) g
-), blocked AS MATERIALIZED (
-    SELECT b.* FROM groups g JOIN keys k ON k.key = g.key CROSS JOIN LATERAL (
+          AND (t.type, t.schema_version, t.pool, t.concurrency_limit) > (r.type, r.schema_version, r.pool, r.concurrency_limit)
+        ORDER BY t.type, t.schema_version, t.pool, t.concurrency_limit LIMIT 1) g
+), candidates AS MATERIALIZED (
+    -- of each limit no more than fit under it; those whose limit is reached are not looked at, be they thousands
+    SELECT b.*, g.held FROM groups g CROSS JOIN LATERAL (
         SELECT t.id, t.concurrency_key, t.concurrency_limit, t.type, t.schema_version, t.pool, t.priority, t.due_at, t.hold FROM tasks t
         WHERE t.project = %(project)s AND t.concurrency_key = g.key AND t.status = 'queued' AND t.hold = 'concurrency'
-          AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool AND t.concurrency_limit > k.held
-        ORDER BY t.priority DESC, t.due_at, t.id LIMIT 100 FOR NO KEY UPDATE SKIP LOCKED) b
-), ready AS MATERIALIZED (
-    SELECT t.id, t.concurrency_key, t.concurrency_limit, t.type, t.schema_version, t.pool, t.priority, t.due_at, t.hold
+          AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool AND t.concurrency_limit = g.concurrency_limit
+        ORDER BY t.priority DESC, t.due_at, t.id LIMIT least(greatest(g.concurrency_limit - g.held, 0), 100)) b
+    WHERE g.concurrency_limit > g.held
+    UNION ALL
+    SELECT t.id, t.concurrency_key, t.concurrency_limit, t.type, t.schema_version, t.pool, t.priority, t.due_at, t.hold, k.held
     FROM tasks t JOIN keys k ON t.concurrency_key = k.key
     WHERE t.project = %(project)s AND t.status = 'queued' AND t.hold IS NULL AND t.concurrency_key IS NOT NULL
-    FOR NO KEY UPDATE OF t SKIP LOCKED
 ), ranked AS (
-    SELECT c.*, row_number() OVER (PARTITION BY concurrency_key, type, schema_version, pool ORDER BY priority DESC, due_at, id) AS place
-    FROM (SELECT * FROM blocked UNION ALL SELECT * FROM ready) c
+    SELECT c.id, c.hold, c.concurrency_limit - c.held
+        >= row_number() OVER (PARTITION BY c.concurrency_key, c.type, c.schema_version, c.pool ORDER BY c.priority DESC, c.due_at, c.id) AS fits
+    FROM candidates c
+), locked AS MATERIALIZED (  -- only what moves is locked; a row that changed meanwhile is left to whoever changed it
+    SELECT t.id FROM ranked r CROSS JOIN LATERAL (
+        SELECT id FROM tasks WHERE id = r.id AND status = 'queued' AND hold IS NOT DISTINCT FROM r.hold FOR NO KEY UPDATE SKIP LOCKED) t
+    WHERE (r.hold IS NULL) <> r.fits
 ), moved AS (
-    UPDATE tasks t SET hold = CASE WHEN r.place <= r.concurrency_limit - k.held THEN NULL ELSE 'concurrency' END
-    FROM ranked r JOIN keys k ON k.key = r.concurrency_key
-    WHERE t.id = r.id AND (r.hold IS NULL) <> (r.place <= r.concurrency_limit - k.held)
+    UPDATE tasks t SET hold = CASE WHEN t.hold IS NULL THEN 'concurrency' END
+    WHERE t.id = ANY(ARRAY(SELECT id FROM locked))  -- by id, whatever the planner thinks of the number of keys
     RETURNING t.type, t.schema_version, t.pool, t.hold
 )
 SELECT type, schema_version, pool, count(*) AS tasks FROM moved WHERE hold IS NULL GROUP BY 1, 2, 3
 
 -- :: stranded
--- Keys with blocked tasks and room (the repair of the sweep: a crash between the end of an attempt and its admission).
-WITH RECURSIVE keys AS (
-    (SELECT project, concurrency_key AS key FROM tasks WHERE status = 'queued' AND hold = 'concurrency'
-     ORDER BY project, concurrency_key LIMIT 1)
+-- Keys with blocked tasks and room (the repair of the sweep: a crash between the end of an attempt and its admission). A group
+-- that has as many ready tasks as fit is not stranded: it waits for a worker.
+WITH RECURSIVE groups AS (
+    (SELECT project, concurrency_key AS key, type, schema_version, pool, concurrency_limit FROM tasks
+     WHERE status = 'queued' AND hold = 'concurrency'
+     ORDER BY project, concurrency_key, type, schema_version, pool, concurrency_limit LIMIT 1)
     UNION ALL
-    SELECT n.project, n.key FROM keys k CROSS JOIN LATERAL (
-        SELECT t.project, t.concurrency_key AS key FROM tasks t WHERE t.status = 'queued' AND t.hold = 'concurrency'
-          AND (t.project, t.concurrency_key) > (k.project, k.key)
-        ORDER BY t.project, t.concurrency_key LIMIT 1) n
+    SELECT n.* FROM groups g CROSS JOIN LATERAL (
+        SELECT t.project, t.concurrency_key AS key, t.type, t.schema_version, t.pool, t.concurrency_limit FROM tasks t
+        WHERE t.status = 'queued' AND t.hold = 'concurrency'
+          AND (t.project, t.concurrency_key, t.type, t.schema_version, t.pool, t.concurrency_limit)
+              > (g.project, g.key, g.type, g.schema_version, g.pool, g.concurrency_limit)
+        ORDER BY t.project, t.concurrency_key, t.type, t.schema_version, t.pool, t.concurrency_limit LIMIT 1) n
 )
-SELECT k.project, k.key FROM keys k
-WHERE (SELECT count(*) FROM tasks t WHERE t.project = k.project AND t.concurrency_key = k.key AND t.status = 'running')
-      < (SELECT t.concurrency_limit FROM tasks t WHERE t.project = k.project AND t.concurrency_key = k.key
-           AND t.status = 'queued' AND t.hold = 'concurrency' ORDER BY t.concurrency_limit DESC LIMIT 1)
+SELECT DISTINCT g.project, g.key FROM groups g
+WHERE (SELECT count(*) FROM tasks t WHERE t.project = g.project AND t.concurrency_key = g.key AND t.status = 'running')
+      + (SELECT count(*) FROM tasks t WHERE t.project = g.project AND t.concurrency_key = g.key AND t.status = 'queued'
+           AND t.hold IS NULL AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool)
+      < g.concurrency_limit
 LIMIT 1000

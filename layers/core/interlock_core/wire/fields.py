@@ -51,7 +51,9 @@ def _tag_key(value: str) -> str:
 
 def _type(value: str) -> str:
     if TYPE.fullmatch(value) is None:
-        raise PydanticCustomError("task_type", "must be group/name: two parts of letters, digits, '.', '_', '-' and one '/'", {"given": value[:200]})
+        raise PydanticCustomError(
+            "task_type", "must be group/name: two parts of letters, digits, '.', '_', '-' and one '/'", {"given": value[:200]}
+        )
     return value
 
 
@@ -62,7 +64,9 @@ def is_path_name(value: str) -> bool:
 
 def _path_name(value: str) -> str:
     if not is_path_name(value):
-        raise PydanticCustomError("path_name", "must be 1 to 128 of letters, digits, '.', '_', '-', starting with a letter or digit")
+        raise PydanticCustomError(
+            "path_name", "must be 1 to 128 of letters, digits, '.', '_', '-', starting with a letter or digit"
+        )
     return value
 
 

@@ -7,7 +7,20 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from .fields import Identifier, Instant, Limit, Note, PositiveSeconds, Priority, SchemaVersion, Seconds, Strict, TagKey, TagValue, TaskType
+from .fields import (
+    Identifier,
+    Instant,
+    Limit,
+    Note,
+    PositiveSeconds,
+    Priority,
+    SchemaVersion,
+    Seconds,
+    Strict,
+    TagKey,
+    TagValue,
+    TaskType,
+)
 
 Attempts = Annotated[int, Field(ge=1, le=10_000)]
 Multiplier = Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False)]
@@ -55,7 +68,7 @@ class Submit(Strict):
     timeout_seconds: PositiveSeconds | None = None
     lease_seconds: LeaseSeconds | None = None
     concurrency: Concurrency | None = None
-    tags: Annotated[dict[TagKey, TagValue], Field(max_length=16)] = {}
+    tags: Annotated[dict[TagKey, TagValue], Field(max_length=16, default_factory=dict)]
     require_worker: Literal["registered", "online"] | None = None
     trace: Trace | None = None
 

@@ -21,7 +21,9 @@ def query(request: Request, names: tuple[str, ...]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, value in request.query_params.multi_items():
         if name not in names:
-            raise InvalidRequest(f"{name[:80]!r} is not a parameter of this call; known are {', '.join(names) or 'none'}", f"/{name[:80]}")
+            raise InvalidRequest(
+                f"{name[:80]!r} is not a parameter of this call; known are {', '.join(names) or 'none'}", f"/{name[:80]}"
+            )
         if "\x00" in value:
             raise InvalidRequest(f"{name} must not contain U+0000", f"/{name}")
         found.setdefault(name, []).append(value)

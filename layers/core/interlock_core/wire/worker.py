@@ -68,7 +68,7 @@ class Heartbeat(Tolerant):
     instance_id: Identifier
     draining: bool | None = None
     slots: Annotated[int, Field(ge=0, le=10_000)] | None = None
-    attempts: Annotated[list[Any], Field(max_length=200)] = []
+    attempts: Annotated[list[Any], Field(max_length=200, default_factory=list)]
 
 
 class Complete(Tolerant):
