@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
+from psycopg import sql
+from psycopg._queries import PostgresQuery
+
 from interlock_core.db import Database, Row, Step
 
 
@@ -20,10 +24,7 @@ class Explained(Database):
         async with self.connection() as connection, connection.transaction():
             for step in steps:
                 async with connection.transaction(force_rollback=True):
-                    cursor = await connection.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + step.text, step.params)  # type: ignore[arg-type]
-                    row = await cursor.fetchone()
-                    assert row is not None
-                    self.plans.append((step.name, row[0][0]["Plan"]))
+                    self.plans.append((step.name, await _explain(connection, step)))
                 cursor = await connection.execute(step.text, step.params)  # type: ignore[arg-type]
                 found.append(await cursor.fetchall() if cursor.description else [])
         return found
@@ -31,6 +32,24 @@ class Explained(Database):
     def plan(self, name: str) -> Plan:
         """The last plan of a statement."""
         return Plan(next(plan for step, plan in reversed(self.plans) if step == name))
+
+
+async def _explain(connection: psycopg.AsyncConnection[Row], step: Step) -> dict[str, Any]:
+    """The plan that the service's own prepared statement has: one for all parameters, where it is not planned anew."""
+    query = PostgresQuery(psycopg.adapt.Transformer(connection))
+    query.convert(step.text, step.params)
+    await connection.execute(b"PREPARE explained AS " + query.query)
+    values = [step.params[name] for name in query._order or []]
+    mode = "force_generic_plan" if step.prepare else "force_custom_plan"
+    await connection.execute(f"SET LOCAL plan_cache_mode = {mode}")
+    call = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE explained")
+    if values:
+        call += sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Literal, values)))
+    cursor = await connection.execute(call)
+    row = await cursor.fetchone()
+    assert row is not None
+    await connection.execute("DEALLOCATE explained")
+    return dict(row[0][0]["Plan"])
 
 
 class Plan:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
-from interlock_core.db import Database, Step
+import pytest
+
+from interlock_core.db import Database
+from sql.counters import flush_counters
 from sql.explained import Explained
 from sql.rows import Rows
 from support.clock import Clock
@@ -32,6 +34,35 @@ async def test_b07_one_due_later_gets_in_when_its_time_comes(play: Play, clock: 
     assert (await play.get(now["id"]))["status"] == "succeeded"
 
 
+async def test_b07_a_cancelled_ready_task_lets_the_next_one_in(play: Play) -> None:
+    first, second = await play.submit(**K), await play.submit(**K)
+    await play.cancel(first["id"])
+    assert [a["taskId"] for a in await play.claim()] == [second["id"]]
+
+
+async def test_b07_each_task_counts_the_holders_against_its_own_limit(play: Play) -> None:
+    wide = [await play.submit(concurrency={"key": "K", "limit": 3}, priority=-1) for _ in range(4)]
+    narrow = await play.submit(**K)
+    first = await play.claim(slots=10)
+    assert [a["taskId"] for a in first] == [narrow["id"], wide[0]["id"], wide[1]["id"]]
+    await play.complete(first[0], result=1)
+    assert [a["taskId"] for a in await play.claim(slots=10)] == [wide[2]["id"]]
+    late = await play.submit(**K, priority=50)
+    await play.complete(first[1], result=1)
+    assert [a["taskId"] for a in await play.claim(slots=10)] == [wide[3]["id"]]  # two hold it: too many for a limit of 1
+    assert (await play.get(late["id"]))["waiting"]["reason"] == "concurrency-limit"
+
+
+async def test_b07_the_sweep_admits_what_a_crash_left_out(play: Play, rows: Rows) -> None:
+    first, second = await play.submit(**K), await play.submit(**K)
+    rows.all("UPDATE tasks SET hold = 'concurrency'")
+    assert await play.claim() == []
+    assert (await play.sweep())["admitted"] == 1
+    assert (await play.sweep())["admitted"] == 0
+    assert [a["taskId"] for a in await play.claim(slots=2)] == [first["id"]]
+    assert (await play.get(second["id"]))["status"] == "queued"
+
+
 def _fill_key(rows: Rows, count: int) -> None:
     rows.all("INSERT INTO concurrency_keys VALUES ('test', 'K') ON CONFLICT DO NOTHING")
     rows.fill(count, hold="'concurrency'", concurrency_key="'K'", concurrency_limit="1")
@@ -50,7 +81,7 @@ async def test_b07_a_blocked_backlog_stays_out_of_the_way(play: Play, rows: Rows
 
 async def _pages(database: Database, rows: Rows) -> int:
     """Pages of tasks that were touched until now."""
-    await database.one(Step("flush", "SELECT pg_stat_force_next_flush()", {}))
+    await flush_counters(database)
     return int(
         rows.value(
             "SELECT heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read FROM pg_statio_user_tables WHERE relname = 'tasks'"
@@ -89,28 +120,33 @@ async def test_b07_the_plans_of_a_claim_beside_a_blocked_backlog(play: Play, row
     assert "tasks" not in explained.plan("claim.pick").scanned
 
 
-async def test_b07_twelve_claimers_on_one_key_never_run_two(play: Play, rows: Rows) -> None:
+@pytest.mark.parametrize("count", [60, pytest.param(300, marks=pytest.mark.slow)])
+async def test_b07_twelve_claimers_on_one_key_never_run_two(play: Play, rows: Rows, count: int) -> None:
     task = {"type": "demo/hello", "schemaVersion": 1, "input": {}, **K}
-    answer = await play.http.producer.post("/v1/tasks/batch", json={"tasks": [task] * 300})
+    answer = await play.http.producer.post("/v1/tasks/batch", json={"tasks": [task] * count})
     assert answer.status_code == 201, answer.text
+    freed = asyncio.Condition()  # the claimers poll: each of them again when something has ended
     running: set[str] = set()
     done = 0
 
     async def work(name: str) -> None:
         nonlocal done
-        while done < 300:
-            answer = await play.http.worker.post("/v1/claims", json=play.claim_body(slots=3, instance=name))
-            assert answer.status_code == 200, answer.text
-            attempts: list[dict[str, Any]] = answer.json()["attempts"]
+        while done < count:
+            attempts = await play.claim(slots=3, instance=name)
             running.update(a["taskId"] for a in attempts)
             assert len(running) <= 1
             for attempt in attempts:
                 running.discard(attempt["taskId"])
                 assert (await play.complete(attempt, result=1))["taskStatus"] == "succeeded"
                 done += 1
+            async with freed:
+                if attempts:
+                    freed.notify(count if done == count else 4)
+                elif done < count and running:
+                    await freed.wait()
 
     await asyncio.wait_for(asyncio.gather(*(work(f"claimer-{n}") for n in range(12))), 60)
-    assert rows.all("SELECT status, count(*) FROM tasks GROUP BY 1") == [("succeeded", 300)]
+    assert rows.all("SELECT status, count(*) FROM tasks GROUP BY 1") == [("succeeded", count)]
     overlaps = rows.value(
         "SELECT count(*) FROM tasks a JOIN tasks b ON a.id < b.id"
         " AND (a.attempt_started_at, a.finished_at) OVERLAPS (b.attempt_started_at, b.finished_at)"
