@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import importlib.util
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,10 +20,12 @@ import built as builds
 import sam_cli
 from emulator import Emulator
 from gateway import Answer, Headers, make_event, read_answer
+from interlock_core import http
 from interlock_core.db import Database
 from interlock_core.keys import bootstrap
 
 PROJECT = "lambda"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +73,49 @@ def open_function(built: builds.Built, database_url: str) -> Iterator[Callable[.
     yield open_one
     for emulator in opened:
         emulator.stop()
+
+
+@dataclass
+class Environment:
+    """A function as one execution environment has imported it: calling it is Lambda's call of its entry."""
+
+    module: ModuleType
+
+    def __call__(self, event: dict[str, Any]) -> Any:
+        return self.module.handler(event, None)
+
+    @property
+    def database(self) -> Database | None:
+        """The environment's own connections, once it has made any."""
+        found: Database | None = self.module.app.state.database
+        return found
+
+
+@pytest.fixture
+def load(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Environment]]:
+    """Imports a function's app.py as a fresh execution environment does, on this test's database or another address of it."""
+    loaded: list[Environment] = []
+    # An entry's loop lives as long as its environment: all of this test share one, and it is ours to close.
+    loop = asyncio.new_event_loop()
+    monkeypatch.setattr(http, "_loop", [loop])
+
+    def load_one(name: str, url: str = database_url) -> Environment:
+        monkeypatch.setenv("INTERLOCK_SERVER_DATABASE_URL", url)
+        asyncio.set_event_loop(loop)  # the adapter would make one of its own
+        spec = importlib.util.spec_from_file_location(f"environment_{name}", ROOT / "functions" / name / "app.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        loaded.append(Environment(module))
+        return loaded[-1]
+
+    yield load_one
+    for environment in loaded:
+        if environment.database is not None:
+            loop.run_until_complete(environment.database.close())
+    loop.close()
+    asyncio.set_event_loop(None)
 
 
 @dataclass

@@ -2,62 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import gzip
-import importlib.util
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gateway import Answer, make_event, read_answer
 
-ROOT = Path(__file__).resolve().parents[2]
 TASK = {"type": "demo/hello", "schemaVersion": 1, "input": {"name": "Ada"}}
 RAW = json.dumps(TASK).encode()
 LIMIT = 5 * 1024 * 1024
 
-Handler = Callable[[dict[str, Any], Any], Any]
+Environment = Callable[[dict[str, Any]], Any]
+Load = Callable[..., Environment]
 
 
 @pytest.fixture
-def load(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Handler]]:
-    """Imports a function's app.py as a fresh execution environment does and gives its Lambda entry, on this test's database."""
-    monkeypatch.setenv("INTERLOCK_SERVER_DATABASE_URL", database_url)
-    loaded: list[ModuleType] = []
-
-    def load_one(name: str) -> Handler:
-        spec = importlib.util.spec_from_file_location(f"environment_{name}", ROOT / "functions" / name / "app.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        loaded.append(module)
-        handler: Handler = module.handler
-        return handler
-
-    yield load_one
-    # The entry has made its loop the current one; it lives as long as its environment, so here it is ours to close.
-    loop = asyncio.get_event_loop_policy().get_event_loop()
-    for module in loaded:
-        if module.app.state.database is not None:
-            loop.run_until_complete(module.app.state.database.close())
-    loop.close()
-    asyncio.set_event_loop(None)
-
-
-@pytest.fixture
-def submit(load: Callable[[str], Handler]) -> Handler:
+def submit(load: Load) -> Environment:
     """The submit function's entry."""
     return load("submit")
 
 
 @pytest.fixture
-def send(submit: Handler, keys: dict[str, str]) -> Callable[..., Answer]:
+def send(submit: Environment, keys: dict[str, str]) -> Callable[..., Answer]:
     """Sends one `POST /v1/tasks` with a producer's key; `change` may alter the event as the gateway made it."""
 
     def post(body: bytes, *headers: tuple[str, str], change: Callable[[dict[str, Any]], Any] | None = None) -> Answer:
@@ -65,7 +35,7 @@ def send(submit: Handler, keys: dict[str, str]) -> Callable[..., Answer]:
         event = make_event("POST", "/v1/tasks", route="POST /v1/tasks", headers=sent, body=body)
         if change is not None:
             change(event)
-        answer = read_answer(submit(event, None))
+        answer = read_answer(submit(event))
         assert answer.status < 500, answer
         assert answer.headers["x-request-id"]
         if answer.status >= 400:
@@ -197,8 +167,8 @@ def test_one_environment_answers_many_events_on_one_connection(
         assert connection.execute(query, (database_url.rpartition("/")[2],)).fetchone() == (1,)
 
 
-def test_a_query_and_an_encoded_path_arrive_whole(load: Callable[[str], Handler], keys: dict[str, str]) -> None:
-    handler = load("read")
+def test_a_query_and_an_encoded_path_arrive_whole(load: Load, keys: dict[str, str]) -> None:
+    read = load("read")
     sent = [("authorization", f"Bearer {keys['task-producer']}")]
     for target, route, status in (
         ("/v1/tasks?tag=order%3A17%20a&status=queued&status=running", "GET /v1/tasks", 200),
@@ -206,5 +176,5 @@ def test_a_query_and_an_encoded_path_arrive_whole(load: Callable[[str], Handler]
         ("/v1/workers/not%20known", "GET /v1/workers/{workerId}", 404),
         ("/v1/task-types/demo/hello/1", "GET /v1/task-types/{group}/{name}/{version}", 404),
     ):
-        answer = read_answer(handler(make_event("GET", target, route=route, headers=sent), None))
+        answer = read_answer(read(make_event("GET", target, route=route, headers=sent)))
         assert answer.status == status, (target, answer)

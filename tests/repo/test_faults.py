@@ -15,7 +15,7 @@ from repo.tree import ROOT, parse, tracked
 
 PAGE = ROOT / "docs" / "faults.md"
 CASE = re.compile(r"\bB(\d{2,3})\b")
-NAMED = re.compile(r"test_b(\d{2,3})_")
+NAMED = re.compile(r"test_((?:b\d{2,3}_)+)")
 
 
 def find_tested() -> set[str]:
@@ -23,7 +23,7 @@ def find_tested() -> set[str]:
     names = [
         node.name for path in files for node in ast.walk(parse(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
-    return {f"B{found[1]}" for name in names if (found := NAMED.match(name))}
+    return {case.upper() for name in names if (found := NAMED.match(name)) for case in found[1].strip("_").split("_")}
 
 
 def read_page() -> tuple[set[str], set[str]]:
