@@ -6,9 +6,12 @@ SIGTERM ends every stream first, then the server, then the broadcaster; clients 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
+import signal
 import socket
 import sys
+from collections.abc import Iterator
 
 import uvicorn
 from starlette.applications import Starlette
@@ -38,6 +41,13 @@ class Server(uvicorn.Server):
             )
         )
         self._application = application
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """A stop that was asked for is no failure: uvicorn would raise the signal again when it has ended."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.handle_exit)
+        yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends the streams, then everything."""

@@ -84,8 +84,9 @@ class Stream:
 class Service:
     """One serving process, in this one: clients, streams, and claims by hand."""
 
-    def __init__(self, app: Starlette, url: str, keys: dict[str, str]) -> None:
+    def __init__(self, app: Starlette, server: Server, url: str, keys: dict[str, str]) -> None:
         self.app = app
+        self.server = server
         self.url = url
         self.keys = keys
         self.streams: list[Stream] = []
@@ -197,7 +198,7 @@ async def serve(database: Database) -> AsyncIterator[Serve]:
 
             stack.push_async_callback(end)
             await wait_until_async(lambda: server.started)
-            service = Service(app, f"http://127.0.0.1:{bound.getsockname()[1]}", keys)
+            service = Service(app, server, f"http://127.0.0.1:{bound.getsockname()[1]}", keys)
             stack.push_async_callback(service.close)
             await service.listening()
             return service

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from stream.conftest import TYPE, Service
+from stream.conftest import TYPE, Service, Stream
 
 
 async def test_ready_comes_first_with_a_comment_and_nothing_buffers_it(service: Service) -> None:
@@ -102,7 +102,7 @@ async def test_work_that_full_workers_ignore_reaches_the_free_one(service: Servi
     began = time.monotonic()
     await service.submit()
     await free.until("wake")
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 2
     assert len(await service.claim(free.instance_id, slots=1)) == 1
 
 
@@ -116,7 +116,7 @@ async def test_many_tasks_wake_as_many_workers(service: Service) -> None:
         await stream.until("wake", timeout=2)
 
 
-async def _first_woken(streams: list):  # type: ignore[no-untyped-def,type-arg]
+async def _first_woken(streams: list[Stream]) -> Stream:
     while True:
         for stream in streams:
             if stream.count("wake"):

@@ -1,0 +1,114 @@
+"""The stream as a process of its own, as its container runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+
+from interlock_core.db import Database
+from interlock_core.keys import bootstrap
+from stream.conftest import PROJECT, TYPE
+from support.waiting import wait_until_async
+
+SERVE = Path(__file__).resolve().parents[2] / "functions" / "stream" / "serve.py"
+
+
+class Process:
+    """One `serve.py`, its port and its output."""
+
+    def __init__(self, database_url: str, output: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.output = output
+        with output.open("wb") as sink:
+            self.child = subprocess.Popen(
+                [sys.executable, SERVE, "--host", "127.0.0.1", "--port", str(self.port)],
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "INTERLOCK_SERVER_DATABASE_URL": database_url},
+            )
+
+    async def ready(self) -> bool:
+        assert self.child.poll() is None, self.output.read_text()
+        try:
+            async with httpx.AsyncClient() as client:
+                return (await client.get(f"{self.url}/readyz")).status_code == 200
+        except httpx.TransportError:
+            return False
+
+
+@pytest.fixture
+async def process(database_url: str, tmp_path: Path) -> AsyncIterator[Process]:
+    process = Process(database_url, tmp_path / "stream.out")
+    try:
+        await wait_until_async(process.ready, 30)
+        yield process
+    finally:
+        process.child.kill()
+        process.child.wait()
+
+
+async def test_b48_a_stop_ends_two_hundred_streams_at_once(process: Process, database: Database) -> None:
+    keys = await bootstrap(database, PROJECT, {})
+    streams = await asyncio.gather(*(_open(process, keys["task-worker"], number) for number in range(200)))
+    health = await _get(process, "/healthz")
+    assert health == {"status": "ok", "streams": 200}
+    began = time.monotonic()
+    process.child.send_signal(signal.SIGTERM)
+    rests = await asyncio.wait_for(asyncio.gather(*(reader.read() for reader, _ in streams)), 5)
+    assert all(rest.endswith(b"0\r\n\r\n") for rest in rests), "each ends as a whole response"
+    await wait_until_async(lambda: process.child.poll() is not None, 10)
+    assert process.child.returncode == 0, process.output.read_text()
+    assert time.monotonic() - began < 10
+    assert process.output.read_text() == ""
+    for _, writer in streams:
+        writer.close()
+    with pytest.raises(httpx.ConnectError):
+        await _get(process, "/healthz")
+
+
+async def test_the_process_goes_on_without_its_database(process: Process, database: Database, database_url: str) -> None:
+    """Hints come late or not at all; streams stay open, and health says so."""
+    keys = await bootstrap(database, PROJECT, {})
+    reader, writer = await _open(process, keys["task-worker"], 0)
+    with psycopg.connect(database_url.rpartition("/")[0] + "/postgres", autocommit=True) as connection:
+        name = database_url.rpartition("/")[2]
+        connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+
+        async def degraded() -> bool:
+            return bool((await _get(process, "/healthz"))["status"] == "degraded")
+
+        await wait_until_async(degraded)
+        connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+    found = await asyncio.wait_for(reader.readuntil(b"event: wake"), 30)
+    assert re.search(rb"event: wake", found)
+    await wait_until_async(process.ready)
+    writer.close()
+
+
+async def _open(process: Process, key: str, number: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", process.port)
+    path = f"/v1/stream?workerId=w&instanceId=i{number}&types={TYPE}@1"
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
+    await reader.readuntil(b"event: ready\ndata: {}\n\n")
+    return reader, writer
+
+
+async def _get(process: Process, path: str) -> dict[str, object]:
+    async with httpx.AsyncClient() as client:
+        found: dict[str, object] = (await client.get(process.url + path)).json()
+        return found
