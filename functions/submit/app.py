@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from interlock_core import jsontext, tasks
+from interlock_core import jsontext
+from interlock_core import submit as submitting
 from interlock_core.http import Answer, Call, api, endpoint, lambda_handler
 from interlock_core.wire.producer import Submit, SubmitBatch
 
@@ -10,8 +11,8 @@ from interlock_core.wire.producer import Submit, SubmitBatch
 @endpoint("POST", "/v1/tasks", keys=("task-producer",), body=Submit, status=201)
 async def submit(call: Call) -> Answer:
     """Store one task, or answer the task that its idempotency key already names."""
-    submission = tasks.Submission(call.body, jsontext.members(call.text)["input"])
-    view, new = await tasks.submit(call.database, call.settings, call.key, submission)
+    submission = submitting.Submission(call.body, jsontext.members(call.text)["input"])
+    view, new = await submitting.submit(call.database, call.settings, call.key, submission)
     return Answer(view, 201 if new else 200, {"location": f"/v1/tasks/{view['id']}"})
 
 
@@ -20,9 +21,10 @@ async def submit_batch(call: Call) -> Answer:
     """Store up to 1000 tasks, all or none."""
     texts = jsontext.elements(jsontext.members(call.text)["tasks"])
     submissions = [
-        tasks.Submission(request, jsontext.members(text)["input"]) for request, text in zip(call.body.tasks, texts, strict=True)
+        submitting.Submission(request, jsontext.members(text)["input"])
+        for request, text in zip(call.body.tasks, texts, strict=True)
     ]
-    return Answer({"items": await tasks.submit_batch(call.database, call.settings, call.key, submissions)}, 201)
+    return Answer({"items": await submitting.submit_batch(call.database, call.settings, call.key, submissions)}, 201)
 
 
 app = api(submit, submit_batch)

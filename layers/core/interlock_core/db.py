@@ -14,12 +14,12 @@ import asyncio
 import logging
 import select
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors as pg
@@ -38,6 +38,7 @@ WAIT_SECONDS = 5.0  # for a free connection
 CHECK_AFTER_SECONDS = 30.0  # an idle connection older than this answers a query before it is trusted with work
 
 Row = Any
+T = TypeVar("T")
 _BROKEN = (pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.ReadOnlySqlTransaction, pg.IdleInTransactionSessionTimeout)
 _BUSY = (pg.QueryCanceled, pg.LockNotAvailable, pg.InsufficientResources, pg.ConfigurationLimitExceeded)
 _AGAIN = (pg.SerializationFailure, pg.DeadlockDetected)
@@ -103,6 +104,14 @@ class Database:
         self._idle: list[tuple[psycopg.AsyncConnection[Row], float]] = []
         self._slots = asyncio.Semaphore(size)
         self._prepare = prepare
+        self._shared: dict[Hashable, Any] = {}
+
+    def shared(self, name: Hashable, make: Callable[[], T]) -> T:
+        """What calls on this database share under a name, made at the first asking."""
+        if name not in self._shared:
+            self._shared[name] = make()
+        found: T = self._shared[name]
+        return found
 
     async def run(self, *steps: Step, notify: Step | None = None) -> list[list[Row]]:
         """Runs the steps as one transaction in one round trip; returns the rows of each.

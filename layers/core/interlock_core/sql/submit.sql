@@ -1,6 +1,6 @@
 -- Stores tasks: queued, each with its `submitted` event, or answers the task that its idempotency key already names.
 -- Locks: idempotency keys by value, then (keyed tasks only) concurrency keys by value through admit.sql.
--- Called by tasks.submit and tasks.submit_batch; all rows are stored or none.
+-- Called by submit.submit and submit.submit_batch; all rows are stored or none.
 
 -- :: reserve
 -- A key is free where it is new, or past its window with its task settled; the loser of a race finds the winner below.
@@ -77,6 +77,10 @@ FROM checked, admitted, r LEFT JOIN made m ON m.id = r.id
 INSERT INTO concurrency_keys (project, key, locked_by)
 SELECT %(project)s, key, %(call)s FROM unnest(%(keys)s::text[]) AS key ORDER BY key COLLATE "C"
 ON CONFLICT (project, key) DO UPDATE SET locked_by = excluded.locked_by
+
+-- :: holds
+-- Where new keyed tasks stand after their admission.
+SELECT id, hold FROM tasks WHERE id = ANY(%(ids)s)
 
 -- :: conflict
 SELECT task_id, hash, version, fields, key FROM idempotency WHERE project = %(project)s AND key = ANY(%(keys)s)

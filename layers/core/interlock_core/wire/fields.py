@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from ..errors import InvalidRequest, InvalidType
+from ..errors import InvalidRequest, InvalidType, PayloadTooLarge
 from ..jsontext import escape
 from .times import read
 
@@ -101,6 +101,13 @@ PositiveSeconds = Annotated[float, Field(gt=0, le=315_360_000, allow_inf_nan=Fal
 Priority = Annotated[int, Field(ge=-100, le=100)]
 Limit = Annotated[int, Field(ge=1, le=1_000_000)]
 Note = Annotated[str, Field(max_length=TEXT_BYTES)]
+
+
+def check_size(text: str, pointer: str) -> None:
+    """Raises PayloadTooLarge where inline JSON exceeds its cap."""
+    if len(text) > INLINE_BYTES // 4 and (size := len(text.encode())) > INLINE_BYTES:
+        message = f"has {size} bytes, more than the {INLINE_BYTES} that fit"
+        raise PayloadTooLarge(f"{pointer} {message}", errors=[{"pointer": pointer, "message": message}])
 
 
 def problem(error: ValidationError, prefix: str = "") -> InvalidRequest:
