@@ -26,8 +26,10 @@ SELECT (SELECT count(*) FROM tasks), (SELECT sum(fence) FROM tasks), (SELECT sum
 class Losing:
     """Calls whose first answer is lost."""
 
-    def __init__(self, service: DevService, proxy: Proxy) -> None:
+    def __init__(self, service: DevService, proxy: Proxy, name: str) -> None:
         self.service = service
+        self.name = name  # tells this test's tasks, keys and workers from those of the others on the same service
+        self.type = f"lost/{name}"
         self._proxy = proxy
         self._clients = {kind: service.client(kind) for kind in service.info["keys"]}
         self._database = psycopg.connect(service.info["databaseUrl"], autocommit=True)
@@ -63,43 +65,59 @@ class Losing:
         return row
 
     def submit(self) -> str:
-        task_id: str = self.ask("task-producer", "POST", "/v1/tasks", {"type": "demo/hello", "schemaVersion": 1, "input": 1})[
-            "id"
-        ]
+        task_id: str = self.ask("task-producer", "POST", "/v1/tasks", {"type": self.type, "schemaVersion": 1, "input": 1})["id"]
         return task_id
 
     def claim(self, effect_safety: str = "pure") -> dict[str, Any]:
         self.submit()
-        (attempt,) = Claimer(self._clients["task-worker"], effect_safety=effect_safety).claim(1)
+        (attempt,) = Claimer(self._clients["task-worker"], [self.type], effect_safety=effect_safety).claim(1)
         return attempt
+
+    def new_claim(self, slots: int) -> dict[str, Any]:
+        """The body of a claim by an instance of its own."""
+        with httpx.Client() as client:
+            return Claimer(client, [self.type]).claim_body(slots)
+
+    def registration(self) -> dict[str, Any]:
+        handler = {"type": self.type, "schemaVersion": 1, "effectSafety": "pure"}
+        return {"instanceId": "i", "pool": "default", "slots": 2, "sdk": {"name": "test", "version": "1"}, "handlers": [handler]}
+
+
+@pytest.fixture(scope="module")
+def service(clone_database: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevService]:
+    """One service for all: what they do does not meet."""
+    node = DevService(tmp_path_factory.mktemp("lost") / "node", "--database-url", clone_database())
+    node.start()
+    yield node
+    node.terminate()
 
 
 @pytest.fixture
-def losing(service: DevService, make_proxy: MakeProxy) -> Iterator[Losing]:
-    calls = Losing(service, make_proxy(service.url))
+def losing(service: DevService, make_proxy: MakeProxy, mutation: Callable[[Losing], None]) -> Iterator[Losing]:
+    calls = Losing(service, make_proxy(service.url), mutation.__name__)
     yield calls
     calls.close()
 
 
 def submit(calls: Losing) -> None:
-    body = {"type": "demo/hello", "schemaVersion": 1, "input": {"a": [1, 2.50]}, "idempotencyKey": "k"}
+    body = {"type": calls.type, "schemaVersion": 1, "input": {"a": [1, 2.50]}, "idempotencyKey": calls.name}
     assert calls.lose("task-producer", "POST", "/v1/tasks", body)["deduplicated"] is True
 
 
 def submit_batch(calls: Losing) -> None:
-    body = {"tasks": [{"type": "demo/hello", "schemaVersion": 1, "input": n, "idempotencyKey": f"k{n}"} for n in range(5)]}
+    body = {
+        "tasks": [{"type": calls.type, "schemaVersion": 1, "input": n, "idempotencyKey": f"{calls.name}-{n}"} for n in range(5)]
+    }
     assert all(item["deduplicated"] for item in calls.lose("task-producer", "POST", "/v1/tasks/batch", body)["items"])
 
 
 def claim(calls: Losing) -> None:
     tasks = {calls.submit() for _ in range(3)}
-    claimer = Claimer(httpx.Client())
-    answer = calls.lose("task-worker", "POST", "/v1/claims", claimer.claim_body(10))
+    answer = calls.lose("task-worker", "POST", "/v1/claims", calls.new_claim(10))
     assert {attempt["taskId"] for attempt in answer["attempts"]} == tasks
     done = [{**ids(attempt), "outcome": "succeeded", "result": None} for attempt in answer["attempts"]]
     completed = calls.ask("task-worker", "POST", "/v1/attempts/complete", {"completions": done})
     assert all(item["taskStatus"] == "succeeded" for item in completed["completions"])
-    claimer.client.close()
 
 
 def complete(calls: Losing) -> None:
@@ -111,12 +129,10 @@ def complete(calls: Losing) -> None:
 
 def complete_and_claim(calls: Losing) -> None:
     attempt, waiting = calls.claim(), calls.submit()
-    claimer = Claimer(httpx.Client())
-    body = {"completions": [{**ids(attempt), "outcome": "succeeded", "result": 1}], "claim": claimer.claim_body(5)}
+    body = {"completions": [{**ids(attempt), "outcome": "succeeded", "result": 1}], "claim": calls.new_claim(5)}
     answer = calls.lose("task-worker", "POST", "/v1/attempts/complete", body)
     assert answer["completions"][0]["duplicate"] is True
     assert [a["taskId"] for a in answer["claim"]["attempts"]] == [waiting]
-    claimer.client.close()
 
 
 def fail_for_retry(calls: Losing) -> None:
@@ -140,7 +156,7 @@ def heartbeat_with_logs(calls: Losing) -> None:
     logs = [{"seq": 1, "level": "info", "message": "one"}, {"seq": 2, "level": "info", "message": "two"}]
     body = {"workerId": "claimer", "instanceId": "i", "attempts": [{**ids(attempt), "logs": logs}]}
     (item,) = calls.lose("task-worker", "POST", "/v1/attempts/heartbeat", body)["attempts"]
-    assert item["stop"] is None
+    assert item["stop"] is None, item
 
 
 def release(calls: Losing) -> None:
@@ -169,27 +185,17 @@ def resolve(calls: Losing) -> None:
     assert (answer["status"], answer["duplicate"]) == ("succeeded", True)
 
 
-REGISTRATION = {
-    "instanceId": "i",
-    "pool": "default",
-    "slots": 2,
-    "sdk": {"name": "test", "version": "1"},
-    "handlers": [{"type": "demo/hello", "schemaVersion": 1, "effectSafety": "pure"}],
-    "schedules": [],
-}
-
-
 def register(calls: Losing) -> None:
-    calls.lose("task-worker", "PUT", "/v1/workers/w", REGISTRATION)
+    calls.lose("task-worker", "PUT", f"/v1/workers/{calls.name}", calls.registration())
 
 
 def remove_instance(calls: Losing) -> None:
-    calls.ask("task-worker", "PUT", "/v1/workers/w", REGISTRATION)
-    calls.lose("task-worker", "DELETE", "/v1/workers/w/instances/i")
+    calls.ask("task-worker", "PUT", f"/v1/workers/{calls.name}", calls.registration())
+    calls.lose("task-worker", "DELETE", f"/v1/workers/{calls.name}/instances/i")
 
 
 def make_key(calls: Losing) -> None:
-    answer = calls.lose("operator", "POST", "/v1/keys", {"name": "n", "kind": "task-worker", "idempotencyKey": "k"})
+    answer = calls.lose("operator", "POST", "/v1/keys", {"name": "n", "kind": "task-worker", "idempotencyKey": calls.name})
     assert answer["duplicate"] is True
     assert "key" not in answer
 

@@ -148,13 +148,14 @@ def test_the_demo_shows_a_real_task_and_ctrl_c_leaves_nothing_running(tmp_path: 
     output = tmp_path / "output"
     with output.open("wb") as file:
         command = [script, "--port", "0", "--data", tmp_path / "data", "--demo"]
+        environment = {**os.environ, "CI": "true"}
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, "CI": "true"},
+            env=environment,
         )
     try:
         wait_until(lambda: "Ctrl-C here stops" in output.read_text() or process.poll() is not None, timeout=60)
