@@ -16,7 +16,7 @@ import pytest
 
 from interlock import Client, Task, TaskProducer, TaskWorker
 from support.dev_service import DevService
-from support.proxy import Proxy
+from support.proxy import MakeProxy, Proxy
 from support.waiting import wait_until
 
 LEASE = 2.0
@@ -160,7 +160,8 @@ def live_service(clone_database: Callable[[], str], tmp_path_factory: pytest.Tem
 
 
 @pytest.fixture
-def live(live_service: DevService, tmp_path: Path) -> Iterator[Live]:
+def live(live_service: DevService, make_proxy: MakeProxy, tmp_path: Path) -> Iterator[Live]:
+    """Ends before the test's proxies do, so that its workers can still say goodbye."""
     found = Live(live_service, tmp_path)
     yield found
     found.close()

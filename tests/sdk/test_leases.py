@@ -53,8 +53,8 @@ def slow(inp, ctx):
 
 
 def test_b09_handlers_that_spin_block_or_import_slowly_keep_their_leases(live: Live) -> None:
-    seconds = {1: 3 * LEASE, 2: 3 * LEASE, 3: 2 * LEASE}
-    handles = [live.producer.submit(live.type, version, {"seconds": took}, lease=LEASE) for version, took in seconds.items()]
+    seconds = {1: 3, 2: 3, 3: 2}  # leases of one second
+    handles = [live.producer.submit(live.type, version, {"seconds": took}, lease=1) for version, took in seconds.items()]
     live.process(SPIN)
     assert [handle.result(timeout=40) for handle in handles] == ["spun", "blocked", "imported"]
     for handle in handles:
@@ -183,7 +183,7 @@ def test_b16_a_second_process_of_a_worker_leaves_the_first_alone(live: Live) -> 
     def refuse(inp: Any, ctx: TaskContext) -> str:
         return "second"
 
-    first = live.start(work, spool=None)
+    first = live.start(work, spool=None, max_concurrent=1)
     task_id = live.submit()
     assert started.wait(15)
     second = live.start(refuse, spool=None)

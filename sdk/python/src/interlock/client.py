@@ -111,17 +111,16 @@ class Client:
                 delay, last = backoff.next(error.retry_after), error
             except _Broken as error:
                 if not (repeatable or error.unsent):
-                    raise Unreachable(error.text) from error.__cause__
+                    raise Unreachable(error.text) from None
                 # A kept-alive connection that the other end had closed is no sign of trouble: ask again at once, once.
                 delay = 0.0 if error.stale and backoff.tries == 0 else backoff.next()
                 backoff.tries = max(backoff.tries, 1)
                 last = Unreachable(error.text)
-                last.__cause__ = error.__cause__
             if time.monotonic() + delay >= deadline or (stop is not None and stop()):
-                raise last
+                raise last from None
             log.debug("asking again in %.2f s: %s %s: %s", delay, method, path, last)
             if not self._pause(delay, stop):
-                raise last
+                raise last from None
 
     def send(self, method: str, target: str, content: bytes | None, params: Params | None, deadline: float) -> dict[str, Any]:
         """One try. Raises _Broken where no answer came, ApiError where a bad one did."""
@@ -144,7 +143,7 @@ class Client:
         except httpx.InvalidURL:
             raise ConfigurationError("the service URL cannot be used; correct INTERLOCK_URL") from None
         except httpx.RequestError as error:
-            raise describe_break(error, target) from quiet(error)
+            raise describe_break(error, target) from None
         return read_answer(response.status_code, response.headers, body, target)
 
     def open_stream(self, url: str, path: str, params: Params, read_timeout: float) -> EventStream:
@@ -163,7 +162,7 @@ class Client:
                 raise foreign_answer(response.status_code, response.headers, retryable=True)
         except httpx.RequestError as error:
             http.close()
-            raise Unreachable(describe_break(error, target).text) from quiet(error)
+            raise Unreachable(describe_break(error, target).text) from None
         except BaseException:
             http.close()
             raise
@@ -287,18 +286,16 @@ def read_body(response: httpx.Response, deadline: float) -> bytes:
 
 
 def describe_break(error: httpx.RequestError, target: str) -> _Broken:
-    """Our error for a transport's; its text names the host and the kind of fault, never what was sent."""
+    """Our error for a transport's: the host and the kind of fault, never what was sent.
+
+    The transport's own error is not chained to it: its text may quote a header, and its traceback tells a user nothing.
+    """
     host = httpx.URL(target).netloc.decode("ascii", "replace")
     unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError))
     # httpx files "server disconnected" under protocol errors, not network errors.
     stale = isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError))
     reason = type(error).__name__ if isinstance(error, httpx.LocalProtocolError) else str(error) or type(error).__name__
     return _Broken(f"no answer from {host}: {reason}", unsent=unsent, stale=stale)
-
-
-def quiet(error: httpx.RequestError) -> httpx.RequestError | None:
-    """The error as a cause, unless its text may quote a header."""
-    return None if isinstance(error, httpx.LocalProtocolError) else error
 
 
 def _forget_parents_connections() -> None:

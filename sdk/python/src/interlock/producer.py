@@ -26,6 +26,10 @@ log = logging.getLogger("interlock")
 LONGEST_HELD = 20.0
 """Seconds that one request may wait at the service."""
 
+ASK_STREAM_AGAIN = 60.0
+ASK_CONFIG_AGAIN = 600.0
+"""Seconds after which a host that failed, or the service's configuration, is asked again."""
+
 _never_registered_told: set[tuple[str, int]] = set()
 
 
@@ -88,7 +92,7 @@ class TaskProducer:
         client: Client | None = None,
     ) -> None:
         self.client = client or Client(url, key, kind="task-producer", profile=profile, timeout=timeout)
-        self._waiting_hosts: tuple[str, ...] | None = None
+        self._stream_host: tuple[str | None, float] = (None, 0.0)  # and until when that is believed
 
     def __repr__(self) -> str:
         return f"TaskProducer(url={self.client.url!r})"
@@ -272,28 +276,33 @@ class TaskProducer:
     def _look(self, task_id: str, seconds: float, bound: float) -> Task:
         """The task, asked of a host that may hold the answer for so many seconds, within `bound` seconds."""
         params = {"waitSeconds": round(seconds, 1)} if seconds >= 0.1 else None
-        hosts = self._hosts_that_wait()
-        for url in hosts[:-1]:
+        stream = self._find_stream_host()
+        if stream is not None:
             try:
-                answer = self.client.request("GET", task_path(task_id), params=params, url=url, timeout=seconds + 5)
+                # One try only: the stream's host may not serve waits, or be down, and the service itself knows the truth.
+                answer = self.client.request(
+                    "GET", task_path(task_id), params=params, url=stream, timeout=seconds + 5, repeatable=False, stop=lambda: True
+                )
                 return Task.read(answer)
             except (ApiError, Unreachable) as error:
-                # The stream's host may not serve waits, or may be down; the service itself knows the truth.
-                log.debug("the stream host does not answer waits: %s", error)
-                self._waiting_hosts = hosts[-1:]
+                log.debug("the stream's host does not answer waits: %s", error)
+                self._stream_host = (None, time.monotonic() + ASK_STREAM_AGAIN)
         return Task.read(self.client.request("GET", task_path(task_id), params=params, timeout=bound))
 
-    def _hosts_that_wait(self) -> tuple[str, ...]:
-        """Where to send a long wait: the stream's host first, the service last."""
-        if self._waiting_hosts is None:
-            own = self.client.url
-            try:
-                stream = self.client.request("GET", "/v1/config", timeout=10).get("streamUrl")
-            except (ApiError, Unreachable):
-                return (own,)
-            usable = isinstance(stream, str) and same_security(own, stream) and stream.rstrip("/") != own
-            self._waiting_hosts = (str(stream), own) if usable else (own,)
-        return self._waiting_hosts
+    def _find_stream_host(self) -> str | None:
+        """The host that can hold long requests, if it is another than the service's."""
+        found, until = self._stream_host
+        if time.monotonic() < until:
+            return found
+        own = self.client.url
+        try:
+            stream = self.client.request("GET", "/v1/config", timeout=10).get("streamUrl")
+        except (ApiError, Unreachable):
+            return None
+        usable = isinstance(stream, str) and same_security(own, stream) and stream.rstrip("/") != own
+        found = str(stream) if usable else None
+        self._stream_host = (found, time.monotonic() + ASK_CONFIG_AGAIN)
+        return found
 
     def _pages(self, path: str, params: dict[str, Any], page_size: int) -> Iterator[Mapping[str, Any]]:
         cursor: str | None = None

@@ -110,7 +110,10 @@ class Stream:
                 self._on_lost(poll)
             if clock.now() - begun > STEADY:
                 backoff.reset()
-            self._closing.wait(backoff.next() if pause is None else pause)
+            self._pause(backoff.next() if pause is None else pause)
+
+    def _pause(self, seconds: float) -> None:
+        self._closing.wait(seconds)
 
     def _follow(self, url: str) -> None:
         params = {
