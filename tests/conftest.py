@@ -10,6 +10,7 @@ pytest_plugins = [
     "support.api",
     "support.dev_service",
     "support.proxy",
+    "support.served",
     "support.owner",
     "support.worker_process",
     "support.play",  # last: it builds on the others
