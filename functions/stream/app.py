@@ -118,7 +118,7 @@ async def lifespan(app: Starlette) -> AsyncIterator[Mapping[str, Any]]:
     Uses the host's database; makes one from the settings where the host gave none.
     """
     own = app.state.database is None
-    database = open_database(app) if own else app.state.database
+    database = open_database(app, max(4, app.state.settings.pool_size)) if own else app.state.database
     broadcaster = Broadcaster(database, app.state.settings)
     app.state.stall_seconds = getattr(app.state, "stall_seconds", STALL_SECONDS)
     app.state.hold_wait = broadcaster.waits.hold

@@ -7,6 +7,7 @@ within seconds and a new key at once.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import re
@@ -65,6 +66,7 @@ class Keyring:
         self._database = database
         self._seconds = seconds
         self._good: dict[str, tuple[float, Key]] = {}
+        self._asking: dict[str, asyncio.Future[Key]] = {}
 
     async def verify(self, header: str | None) -> Key:
         """The caller behind an Authorization header. Raises Unauthenticated or KeyRevoked; never echoes the header."""
@@ -78,7 +80,12 @@ class Keyring:
         found = self._good.get(token)
         if found is not None and found[0] > now:
             return found[1]
-        key = await self._look_up(match.group(1), match.group(2))
+        # Calls with one key that come together ask once: a fleet that reconnects would else queue for the database.
+        asking = self._asking.get(token)
+        if asking is None:
+            asking = self._asking[token] = asyncio.ensure_future(self._look_up(match.group(1), match.group(2)))
+            asking.add_done_callback(lambda _: self._asking.pop(token, None))
+        key = await asyncio.shield(asking)
         if self._seconds > 0:
             if len(self._good) >= _CACHE_SIZE:
                 self._good.clear()
