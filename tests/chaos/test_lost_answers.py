@@ -12,6 +12,7 @@ import pytest
 from support.claimer import Claimer, ids
 from support.dev_service import DevService
 from support.proxy import MakeProxy, Proxy
+from support.waiting import wait_until
 
 #: What a call may leave behind, counted; leases, last-seen times and tokens move with every call and are left out.
 EFFECTS = """
@@ -155,8 +156,17 @@ def heartbeat_with_logs(calls: Losing) -> None:
     attempt = calls.claim()
     logs = [{"seq": 1, "level": "info", "message": "one"}, {"seq": 2, "level": "info", "message": "two"}]
     body = {"workerId": "claimer", "instanceId": "i", "attempts": [{**ids(attempt), "logs": logs}]}
-    (item,) = calls.lose("task-worker", "POST", "/v1/attempts/heartbeat", body)["attempts"]
-    assert item["stop"] is None, item
+    calls.lose("task-worker", "POST", "/v1/attempts/heartbeat", body)
+
+    def taken() -> bool:
+        """Logs of one attempt are taken every 0.1 s: a repeat that comes sooner is told so, and repeated."""
+        (item,) = calls.ask("task-worker", "POST", "/v1/attempts/heartbeat", body)["attempts"]
+        assert "error" not in item or item["error"]["retryable"], item
+        return "error" not in item and item["stop"] is None
+
+    wait_until(taken)
+    journal = calls.ask("task-producer", "GET", f"/v1/tasks/{attempt['taskId']}/journal")["items"]
+    assert [len(event["data"]["lines"]) for event in journal if event["kind"] == "log"] == [2]
 
 
 def release(calls: Losing) -> None:

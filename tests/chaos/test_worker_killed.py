@@ -133,19 +133,8 @@ def test_a_person_resolves_what_nobody_will_report(node: DevService, start_worke
         worker.kill()
         wait_until(lambda: is_unknown(producer, task.id))
         cli = Path(sys.executable).with_name("interlock")
-        command = [
-            cli,
-            "--json",
-            "tasks",
-            "resolve",
-            task.id,
-            "--as",
-            "succeeded",
-            "--result",
-            '"seen"',
-            "--note",
-            "the bank says so",
-        ]
+        options = ["--as", "succeeded", "--result", '"seen"', "--note", "the bank says so", "--json"]
+        command = [cli, "tasks", "resolve", task.id, *options]
         environment = {"INTERLOCK_URL": node.url, "INTERLOCK_OPERATOR_KEY": node.key("operator"), "PATH": "/usr/bin:/bin"}
         run = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
         assert run.returncode == 0, run.stderr
