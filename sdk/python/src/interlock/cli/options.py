@@ -10,6 +10,7 @@ import typer
 
 from interlock.cli.exits import CommandFailed, ExitCode
 from interlock.cli.session import Session
+from interlock.cli.values import read_duration
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -33,6 +34,14 @@ SHARED: tuple[tuple[str, Any, Any], ...] = (
     ),
     ("profile", Annotated[str, typer.Option("--profile", metavar="NAME", help="The profile. Default: INTERLOCK_PROFILE.")], ""),
     (
+        "patience",
+        Annotated[
+            str,
+            typer.Option("--patience", metavar="S", help="How long to ask again while the service gives no answer. Default: 10."),
+        ],
+        "",
+    ),
+    (
         "json",
         Annotated[bool, typer.Option("--json", help="Answer in JSON on standard output; notices go to standard error.")],
         False,
@@ -55,9 +64,10 @@ def command(group: typer.Typer, name: str, *, epilog: str | None = None) -> Call
         parameters += [inspect.Parameter(given, keyword, default=default, annotation=kind) for given, kind, default in SHARED]
 
         def run(*arguments: Any, **options: Any) -> Any:
-            shared = {given: options.pop(given) or None for given, _, _ in SHARED[:3]}
+            place = {given: options.pop(given) or None for given in ("url", "key", "profile")}
+            patience = read_duration(options.pop("patience") or None, "--patience")
             try:
-                made = Session(**shared, json=options.pop("json"), verbose=options.pop("verbose"))
+                made = Session(**place, patience=patience, json=options.pop("json"), verbose=options.pop("verbose"))
                 return function(made, *arguments, **options)
             except KeyboardInterrupt:
                 raise CommandFailed("interrupted", ExitCode.INTERRUPTED) from None

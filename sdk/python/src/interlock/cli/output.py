@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 from rich.cells import cell_len
-from rich.console import Console
-from rich.live import Live
-from rich.spinner import Spinner
-from rich.text import Text
 
 from interlock.cli.plain import show_lines, show_plainly, to_json
 from interlock.cli.streams import speaks_utf8
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
 
 STYLES = {
     "succeeded": "green",
@@ -39,7 +39,7 @@ class Output:
     def __init__(self, *, json: bool = False) -> None:
         self.json = json
         self.terminal = sys.stdout.isatty()
-        self._console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._console = make_console(sys.stdout) if self.terminal else None
         self._live: Live | None = None
 
     def document(self, value: Any) -> None:
@@ -93,7 +93,7 @@ class Output:
         """A line on standard error."""
         for line in show_lines(text):
             if self._live is not None and sys.stderr.isatty():  # Above the moving line, not through it.
-                self._live.console.print(Text(line))
+                self._live.console.print(line)
             else:
                 sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
@@ -101,10 +101,16 @@ class Output:
     @contextlib.contextmanager
     def status(self, text: str) -> Iterator[Callable[[str], None]]:
         """A line that moves while something is waited for, on a terminal only; gives a function that changes its text."""
-        console = self._console if self.terminal and not self.json else Console(file=sys.stderr, highlight=False, markup=False)
-        if not console.is_terminal or console.is_dumb_terminal:
+        console = self._console if not self.json else None
+        if console is None and sys.stderr.isatty():
+            console = make_console(sys.stderr)
+        if console is None or console.is_dumb_terminal:
             yield lambda _: None
             return
+        from rich.live import Live  # noqa: PLC0415 (only a terminal needs it)
+        from rich.spinner import Spinner  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+
         spinner = Spinner("dots" if speaks_utf8(console.file) else "line", Text(show_plainly(text)))
         # Redirecting would put the JSON of standard output on the terminal's line.
         with Live(spinner, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as live:
@@ -115,12 +121,21 @@ class Output:
                 self._live = None
 
     def _print(self, parts: Sequence[tuple[str, str]]) -> None:
-        if not self.terminal:
+        if self._console is None:
             sys.stdout.write("".join(text for text, _ in parts).rstrip(" ") + "\n")
             return
+        from rich.text import Text  # noqa: PLC0415 (only a terminal needs it)
+
         line = Text.assemble(*parts)
         line.rstrip()
         self._console.print(line)
+
+
+def make_console(stream: IO[str]) -> Console:
+    """A terminal that shows text as it is, on as many of its lines as it needs."""
+    from rich.console import Console  # noqa: PLC0415 (a program that reads our output has no use for it)
+
+    return Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def pad(cells: Sequence[str], widths: Sequence[int]) -> str:

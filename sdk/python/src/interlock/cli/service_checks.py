@@ -36,7 +36,7 @@ def check_service(session: Session, told: dict[str, Any]) -> Iterator[Finding]:
     except ConfigurationError as error:
         yield fault("settings", str(error), "Set INTERLOCK_URL, or give --url.", ExitCode.USAGE)
         return
-    reached = check_reach(Client(url, NO_KEY, timeout=PATIENCE))
+    reached = check_reach(Client(url, NO_KEY, timeout=min(session.patience, PATIENCE)))
     yield reached
     if reached.severity == "error":
         return
@@ -86,7 +86,7 @@ def advise_reach(url: str, text: str) -> str:
 def check_key(session: Session, url: str, kind: KeyKind, name: str, clients: list[Client]) -> Finding:
     """Whether the key works, and is of the kind that its place says. Working ones are added to `clients`."""
     try:
-        client = Client(url, session.key, kind=kind, profile=session.profile, timeout=PATIENCE)
+        client = Client(url, session.key, kind=kind, profile=session.profile, timeout=min(session.patience, PATIENCE))
         client.request("GET", "/v1/config")
         found = find_kind(client)
     except ConfigurationError as error:

@@ -12,8 +12,8 @@ from interlock.client import Client
 from interlock.errors import ConfigurationError
 from interlock.settings import KEY_VARIABLES, KeyKind, read_profile
 
-CALL_SECONDS = 10.0
-"""A person waits no longer than this for one answer, repeated tries included."""
+PATIENCE = 10.0
+"""A person waits no longer than this (seconds) for one answer, repeated tries included, unless --patience says so."""
 
 READERS: tuple[KeyKind, ...] = ("task-producer", "operator")
 """The kinds that may read tasks, task types and workers, and cancel."""
@@ -22,21 +22,24 @@ READERS: tuple[KeyKind, ...] = ("task-producer", "operator")
 class Session:
     """One run of a command. `key`, if given, is used for every call; else the key of the first kind that is set."""
 
-    def __init__(self, *, url: str | None, key: str | None, profile: str | None, json: bool, verbose: bool) -> None:
+    def __init__(
+        self, *, url: str | None, key: str | None, profile: str | None, patience: float | None, json: bool, verbose: bool
+    ) -> None:
         self.url = url
         self.key = key
         self.profile = profile
+        self.patience = PATIENCE if patience is None else max(patience, 0.1)
         self.verbose = verbose
         self.out = Output(json=json)
         show_log(self.out, verbose=verbose)
 
-    def client(self, *kinds: KeyKind, timeout: float = CALL_SECONDS) -> Client:
+    def client(self, *kinds: KeyKind) -> Client:
         """A client with a key of one of these kinds. Raises ConfigurationError if none is set."""
         if self.key:
-            return Client(self.url, self.key, kind=kinds[0], profile=self.profile, timeout=timeout)
+            return Client(self.url, self.key, kind=kinds[0], profile=self.profile, timeout=self.patience)
         for kind in kinds:
             if has_key(kind, self.profile):
-                return Client(self.url, kind=kind, profile=self.profile, timeout=timeout)
+                return Client(self.url, kind=kind, profile=self.profile, timeout=self.patience)
         names = " or ".join(KEY_VARIABLES[kind] for kind in kinds)
         raise ConfigurationError(f"no {' or '.join(kinds)} key: set {names}, write a profile, or give --key")
 
