@@ -303,11 +303,11 @@ class Exchange:
             self._ledger.hold(0.2)
             self._ledger.release(again)
 
-    def give_back_claim(self, claim: ClaimRequest) -> None:
+    def give_back_claim(self, claim: ClaimRequest, timeout: float = 5.0) -> None:
         """Give back whatever an unanswered claim may have leased; after this its id never leases again."""
         body = encode({"workerId": self._identity.worker_id, "instanceId": self._identity.instance_id, "claimId": claim.id})
         with contextlib.suppress(InterlockError):
-            self._client.request("POST", "/v1/attempts/release", content=body, timeout=5.0)
+            self._client.request("POST", "/v1/attempts/release", content=body, timeout=timeout)
         self._ledger.drop_claim(claim, 0.0)
 
     # ---- the service's reach

@@ -206,16 +206,17 @@ class Life:
             log.warning("task %s is given back: its handler did not stop", attempt.task_id)
         self._ledger.release([Release(attempt, "drain") for attempt in still])
         flush_end = clock.now() + FLUSH
-        if not self._ledger.wait_until_sent(min(flush_end, clock.now() + 3.0)):
+        sent = self._ledger.wait_until_sent(min(flush_end, clock.now() + 3.0))
+        if not sent:
             for claim in self._ledger.open_claims():
-                self._exchange.give_back_claim(claim)
-            self._ledger.wait_until_sent(flush_end)
+                self._exchange.give_back_claim(claim, max(0.5, flush_end - clock.now()))
+            sent = self._ledger.wait_until_sent(flush_end)
         left = len(self._ledger.ready)
         if left:
             log.warning("%d outcomes are not sent; they stay in %s for the next start", left, self._spool.folder)
         path = f"/v1/workers/{self._plan.worker_id}/instances/{self._plan.instance_id}"
         try:
-            self._client.request("DELETE", path, timeout=3.0)
+            self._client.request("DELETE", path, timeout=3.0 if sent else 0.5)
         except InterlockError as error:
             log.info("the instance is not signed off: %s", error)
 

@@ -180,7 +180,9 @@ class Renewal:
             sent_at = clock.now()
 
         body = head + b',"attempts":[' + b",".join(items) + b"]}"
-        answer = self._client.request("POST", "/v1/attempts/heartbeat", content=body, timeout=timeout, on_send=note_sending)
+        answer = self._client.request(
+            "POST", "/v1/attempts/heartbeat", content=body, timeout=timeout, on_send=note_sending, stop=lambda: self._closed
+        )
         verdicts = answer.get("attempts") or []
         for attempt, verdict in zip(attempts, verdicts, strict=False):
             if isinstance(verdict, Mapping):
