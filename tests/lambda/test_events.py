@@ -180,7 +180,7 @@ def test_a_query_and_an_encoded_path_arrive_whole(load: Load, keys: dict[str, st
         ("/v1/tasks?tag=order%3A17%20a&status=queued&status=running", "GET /v1/tasks", 200),
         ("/v1/tasks/%C3%A9%20%2e", "GET /v1/tasks/{id}", 404),
         ("/v1/workers/not%20known", "GET /v1/workers/{workerId}", 404),
-        ("/v1/task-types/demo/never%20seen/1", "GET /v1/task-types/{group}/{name}/{version}", 404),
+        ("/v1/task-types/demo/never%2Dseen/1", "GET /v1/task-types/{group}/{name}/{version}", 404),
     ):
         answer = read_answer(read(make_event("GET", target, route=route, headers=sent)))
         assert answer.status == status, (target, answer)
