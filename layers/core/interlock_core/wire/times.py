@@ -14,7 +14,7 @@ def when(instant: datetime | None) -> str | None:
     """`2026-01-31T12:00:00.000000Z`, or None for None."""
     if instant is None:
         return None
-    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return instant.astimezone(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
 def read(text: str) -> datetime:
