@@ -8,6 +8,7 @@ To read: `options` (what every command takes), `session` (service and key), `sub
 
 from __future__ import annotations
 
+import os
 import sys
 
 from interlock.cli.exits import ExitCode
@@ -20,18 +21,40 @@ EXTRA = ("typer", "rich")
 
 def main() -> int:
     """Run the command of `sys.argv` and return its exit status; nothing is raised, no traceback is printed."""
+    guard_streams()
     try:
-        guard_streams()
-        from interlock.cli.app import run  # noqa: PLC0415 (a missing extra must be told, not raised)
-
-        return run(sys.argv[1:])
-    except ModuleNotFoundError as error:
-        if error.name not in EXTRA:
-            raise
-        sys.stderr.write(f"interlock: the command needs {error.name}: pip install 'interlock-tasks[cli]'\n")
-        return ExitCode.USAGE
+        code = run_guarded()
+        sys.stdout.flush()
     except OutputClosed:
-        discard_output()
-        return ExitCode.OUTPUT_CLOSED
+        code = ExitCode.OUTPUT_CLOSED
+    except OSError as error:
+        sys.stderr.write(f"interlock: the output cannot be written: {error.strerror}\n")
+        code = ExitCode.UNEXPECTED
     except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
+        code = ExitCode.INTERRUPTED
+    else:
+        return code
+    # What is still buffered could not be written either when the interpreter ends.
+    discard_output()
+    return code
+
+
+def run_guarded() -> int:
+    """Run the command, or tell which package of the extra is missing."""
+    try:
+        from interlock.cli.app import run  # noqa: PLC0415 (a missing extra must be told, not raised)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRA:
+            raise
+        sys.stderr.write(f"interlock: the command needs {package}: pip install 'interlock-tasks[cli]'\n")
+        return ExitCode.USAGE
+    return run([read_argument(argument) for argument in sys.argv[1:]])
+
+
+def read_argument(argument: str) -> str:
+    """The argument as UTF-8 also where the locale knows only ASCII, and Python made surrogates of the other bytes."""
+    try:
+        return os.fsencode(argument).decode("utf-8") if os.name != "nt" else argument
+    except UnicodeError:
+        return argument

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Annotated, Any
 
@@ -61,7 +62,7 @@ def start(
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line and return its exit status. Raises OutputClosed, and nothing else."""
+    """Run one command line and return its exit status. Raises OutputClosed; OSError where the output cannot be written."""
     verbose = "--verbose" in arguments
     # Needed where a command line is so wrong that no option of it was read.
     out = Output(json="--json" in arguments)
@@ -107,7 +108,8 @@ def tell(out: Output, error: BaseException) -> int:
     if isinstance(error, ApiError) and error.request_id:
         out.notice(f"  request {error.request_id}")
     if out.json:
-        out.record({"error": error_facts(error, code, message, advice)})
+        with contextlib.suppress(OSError):  # An output that cannot be written may be what went wrong.
+            out.record({"error": error_facts(error, code, message, advice)})
     return code
 
 

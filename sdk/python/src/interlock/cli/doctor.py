@@ -6,7 +6,6 @@ spool_checks     what finished here and is not delivered
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +15,7 @@ from interlock.cli.options import command
 from interlock.cli.service_checks import check_service
 from interlock.cli.session import Session
 from interlock.cli.spool_checks import check_spool, find_spools, no_spool
+from interlock.cli.values import read_path
 
 
 def add_to(group: typer.Typer) -> None:
@@ -26,7 +26,7 @@ def add_to(group: typer.Typer) -> None:
 def doctor(
     session: Session,
     spool: Annotated[
-        list[Path] | None, typer.Option(metavar="DIR", help="A worker's spool; may be repeated. Default: those of this user.")
+        list[str] | None, typer.Option(metavar="DIR", help="A worker's spool; may be repeated. Default: those of this user.")
     ] = None,
 ) -> int:
     """Look at the service, the keys and the spools; say what is wrong and what to do. The exit status tells the worst."""
@@ -34,7 +34,7 @@ def doctor(
     told: dict[str, Any] = {}
     with session.out.status("looking at the service"):
         findings += check_service(session, told)
-    found = spool or find_spools()
+    found = [read_path(given) for given in spool] if spool else find_spools()
     findings += [finding for folder in found for finding in check_spool(folder)] or [no_spool()]
     code = worst(findings)
     if session.out.json:

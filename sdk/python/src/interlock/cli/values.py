@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -45,7 +46,7 @@ def read_source(given: str, option: str) -> str:
         if given == "-":
             data = sys.stdin.buffer.read()
         elif given.startswith("@"):
-            data = Path(given[1:]).read_bytes()
+            data = read_path(given[1:]).read_bytes()
         else:
             # On POSIX, bytes that are not UTF-8 arrive as lone surrogates.
             data = given.encode("utf-8", "surrogateescape")
@@ -57,6 +58,11 @@ def read_source(given: str, option: str) -> str:
     if text.startswith("\ufeff"):
         bad(option, "it begins with a byte order mark: save the file as UTF-8 without one")
     return text
+
+
+def read_path(given: str) -> Path:
+    """The path that was typed, also where the locale cannot express it."""
+    return Path(os.fsdecode(given.encode("utf-8", "surrogateescape")) if os.name != "nt" else given)
 
 
 def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

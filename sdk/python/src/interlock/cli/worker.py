@@ -18,6 +18,7 @@ from interlock.cli.exits import CommandFailed, ExitCode
 from interlock.cli.options import command, make_group
 from interlock.cli.plain import show_plainly
 from interlock.cli.session import Session
+from interlock.cli.values import read_path
 from interlock.settings import KEY_VARIABLES
 from interlock.worker import TaskWorker
 
@@ -78,7 +79,7 @@ def import_module(place: str) -> ModuleType:
     """The module; the working folder is searched first, as `python -m` does. A fault in it is shown with its lines."""
     try:
         if place.endswith(".py"):
-            return import_file(Path(place))
+            return import_file(read_path(place))
         sys.path.insert(0, str(Path.cwd()))
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
