@@ -1,7 +1,7 @@
 """Interlock's service in one library.
 
 The life of a task: a producer **submits** it (`tasks.submit`, `sql/submit.sql`): one row, queued, and one journal event. A
-worker **claims** it (`attempts.claim`, `sql/claim.sql`): the row becomes running, its fence grows by one, and the attempt gets
+worker **claims** it (`claims.claim`, `sql/claim.sql`): the row becomes running, its fence grows by one, and the attempt gets
 a lease and a secret token. The worker **renews** (`heartbeat.sql`) while it works and **completes** (`complete.sql`) with an
 outcome; each report is believed only while its attempt is the current one. A lease that ends without a report is **expired**
 (`expire.sql`): what is safe to repeat is queued again, what is not becomes `outcome-unknown` and says so. Whatever moves a
@@ -10,8 +10,10 @@ task writes its journal event in the same transaction, so that every status it e
 Reading order:
 
     states      the states and what moves them, as data
-    tasks       what producers and operators do          → sql/submit, tasks, cancel, resolve
-    attempts    what workers do                           → sql/claim, heartbeat, complete, release
+    submit      submitting                                → sql/submit
+    tasks       reading, cancelling, resolving            → sql/tasks, cancel, resolve
+    claims      claiming                                  → sql/claim, and expire, promote
+    attempts    reports                                   → sql/heartbeat, complete, release
     leases      the scheduled sweep and retention         → sql/expire, promote, late_starts, wait_limit, sweep, retention
     admission   concurrency keys                          → sql/admit
     workers     registrations and instances               → sql/workers

@@ -1,4 +1,4 @@
-"""What workers do with attempts: claim, heartbeat, complete, release (protocol.md §5, §6).
+"""What workers report of attempts: heartbeat, complete, release (protocol.md §5, §6).
 
 Every report is fenced: it counts only while its attempt is current, by task, attempt, fence, token and epoch at once.
 """
@@ -6,7 +6,6 @@ Every report is fenced: it counts only while its attempt is current, by task, at
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -19,127 +18,17 @@ from .db import Database, Row, Statement, Step, statements
 from .errors import EpochChanged, Problem, RateLimited, StaleAttempt, Unavailable
 from .ids import new_id
 from .keys import Key
-from .settings import Settings
-from .views import raw
 from .wire.times import when
-from .wire.worker import Claim
 
-claim_sql = statements("claim")
 complete_sql = statements("complete")
 heartbeat_sql = statements("heartbeat")
 release_sql = statements("release")
-expire_sql = statements("expire")
-promote_sql = statements("promote")
 
-CLAIM_BYTES = 2 * 1024 * 1024
 MAX_LINES = 10_000
 MAX_LOG_BYTES = 4 * 1024 * 1024
-REPORT_INTERVAL = (
-    0.1  # seconds between progress or logs of one attempt; faster ones are refused, their lease is renewed all the same
-)
+# Seconds between progress or logs of one attempt: faster ones are refused, their lease is renewed all the same.
+REPORT_INTERVAL = 0.1
 _encode = msgspec.json.Encoder().encode
-
-
-async def claim(database: Database, settings: Settings, key: Key, request: Claim) -> dict[str, Any]:
-    """Leases up to `slots` ready tasks of these handlers, best priority first, then oldest due.
-
-    A repeated claimId answers its own current attempts again, with leases renewed and fresh tokens, and leases nothing new.
-    Raises ScopeDenied outside the key's narrowing.
-    """
-    key.check_worker(request.worker_id, request.pool, [h.type for h in request.handlers])
-    handlers = {(h.type, h.schema_version): h for h in request.handlers}
-    text = _json(
-        [
-            {
-                "type": t,
-                "schema_version": v,
-                "effect_safety": h.effect_safety,
-                "reconciles": h.reconciles,
-                "slots": min(h.slots or request.slots, request.slots),
-            }
-            for (t, v), h in handlers.items()
-        ]
-    )
-    groups = _json([{"project": key.project, "type": t, "schema_version": v, "pool": request.pool} for t, v in handlers])
-    tokens = [secrets.token_urlsafe(32) for _ in range(request.slots)]
-    offered = _json(
-        [{"n": n, "attempt_id": new_id(), "token": hashlib.sha256(t.encode()).hexdigest()} for n, t in enumerate(tokens, 1)]
-    )
-    call = new_id()
-    who = {
-        "project": key.project,
-        "worker_id": request.worker_id,
-        "instance_id": request.instance_id,
-        "claim_id": request.claim_id,
-    }
-    poll = settings.stream_poll_seconds if settings.stream_url else settings.poll_seconds
-    _, _, lapsed, due, _, rows, outlook = await database.run(
-        claim_sql.enter(
-            project=key.project,
-            worker_id=request.worker_id,
-            instance_id=request.instance_id,
-            pool=request.pool,
-            slots=request.slots,
-            serves=sorted(f"{t}@{v}" for t, v in handlers),
-        ),
-        claim_sql.remember(**who, call=call),
-        expire_sql.lapsed(groups=groups),
-        promote_sql.due(groups=groups),
-        claim_sql.lock_keys(project=key.project, pool=request.pool, handlers=text, call=call),
-        claim_sql.pick(**who, call=call, pool=request.pool, handlers=text, attempts=offered, budget=CLAIM_BYTES),
-        claim_sql.outlook(
-            **who, call=call, pool=request.pool, handlers=text, poll_seconds=poll, idle_poll_seconds=settings.idle_poll_seconds
-        ),
-    )
-    view = outlook[0]
-    if not view.mine:
-        rows = await database.one(claim_sql.repeat(**who, attempts=offered))
-    await _after_claim(database, key.project, lapsed, due, rows)
-    wait = view.told if view.next_in is None else min(view.told, view.next_in)
-    answer = {
-        "attempts": [_claimed(row, tokens[row.n - 1]) for row in rows],
-        "more": bool(view.more),
-        "pollAfterSeconds": round(max(0.2, wait), 3),
-        "serverTime": when(view.now),
-    }
-    if view.drain:
-        answer["drain"] = True
-    return answer
-
-
-async def _after_claim(database: Database, project: str, lapsed: list[Row], due: list[Row], rows: list[Row]) -> None:
-    """What a claim set free: keys of lapsed leases, keyed work that became due, and hints to others. One round trip if any."""
-    await admission.admit(database, project, [r.concurrency_key for r in (*lapsed, *due, *rows)])
-    ready = hints.group((r.type, r.schema_version, r.pool, hints.until(r.due_at)) for r in lapsed if r.status == "queued")
-    done = [r.id for r in lapsed if r.status != "queued"]
-    if ready or done:
-        await database.one(hints.send(hints.payload(project, ready=ready, done=done)))
-
-
-def _claimed(row: Row, token: str) -> dict[str, Any]:
-    return {
-        "taskId": row.id,
-        "attemptId": row.attempt_id,
-        "attemptNumber": row.attempts + 1,
-        "maxAttempts": row.max_attempts,
-        "fence": row.fence,
-        "leaseToken": f"{row.epoch}.{token}",
-        "leaseExpiresAt": when(row.lease_expires_at),
-        "leaseSeconds": row.lease_seconds,
-        "deadlineAt": when(row.deadline_at),
-        "reconcile": None,
-        "type": row.type,
-        "schemaVersion": row.schema_version,
-        "pool": row.pool,
-        "input": raw(row.input),
-        "tags": row.tags or {},
-        "trace": raw(row.trace),
-        "effectScope": row.effect_scope,
-        "cancelRequested": row.cancel_requested,
-        "steps": [],
-        "rerunOf": row.rerun_of,
-        "parentId": row.parent_id,
-    }
 
 
 def _json(value: Any) -> str:
@@ -274,7 +163,7 @@ async def release_claim(database: Database, key: Key, worker_id: str, instance_i
     )
     if not rows:
         return []
-    epoch = (await database.one(claim_sql.epoch()))[0].epoch
+    epoch = (await database.one(release_sql.epoch()))[0].epoch
     found = [
         {
             "task_id": r.task_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from . import attempts, http, overview
+from . import attempts, claims, http, overview
 from .db import Database, Row, statements
 from .errors import Problem, Unavailable
 from .jsontext import MAX_DEPTH, MAX_DIGITS
@@ -55,7 +55,7 @@ def limits(settings: Settings) -> dict[str, float]:
         "requestBytes": http.MAX_BODY,
         "encodedRequestBytes": 4 * 1024 * 1024,
         "answerBytes": http.MAX_ANSWER,
-        "claimAnswerBytes": attempts.CLAIM_BYTES,
+        "claimAnswerBytes": claims.CLAIM_BYTES,
         "nestingDepth": MAX_DEPTH,
         "integerDigits": MAX_DIGITS,
         "identifierCharacters": 255,

@@ -1,7 +1,7 @@
 -- Leases ready work to one instance: queued → running, fence + 1.
 -- Locks: the instance's row (claims of one instance come one after another, so that a slow call and its repeat cannot both
 -- lease), then lapsed and due tasks by SKIP LOCKED, then concurrency keys by value, then ready tasks by SKIP LOCKED.
--- Called by attempts.claim: enter · remember · expire.lapsed · late_starts.settle · promote.due · lock_keys · pick · outlook.
+-- Called by claims.claim: enter · remember · expire.lapsed · promote.due · lock_keys · pick · outlook; then repeat, for a known claimId.
 
 -- :: enter
 INSERT INTO instances (project, worker_id, instance_id, pool, slots, serves, started_at, last_seen)
@@ -168,6 +168,3 @@ SELECT clock.now, found.more, me.drain_requested AS drain,
        (SELECT call FROM claims WHERE project = %(project)s AND worker_id = %(worker_id)s AND instance_id = %(instance_id)s
           AND claim_id = %(claim_id)s) = %(call)s AS mine
 FROM clock, found, me
-
--- :: epoch
-SELECT epoch FROM service

@@ -1,7 +1,7 @@
 -- Settles leases that ended without a report: running → queued (after its backoff), failed, cancelled or outcome-unknown.
 -- Expiry alone does not end the attempt: until somebody else claims the task, a late report of it is still believed.
 -- The policy is the one stored with the task; no registry is asked.
--- Locks: tasks with SKIP LOCKED. Called by attempts.claim (its own handlers) and leases.sweep (every group), ≤ 100 a call.
+-- Locks: tasks with SKIP LOCKED. Called by claims.claim (its own handlers) and leases.sweep (every group), ≤ 100 a call.
 
 -- :: groups
 SELECT project, type, schema_version, pool, count(*) AS lapsed FROM tasks

@@ -1,5 +1,5 @@
 -- Moves work whose moment has come into the claim's index: hold 'due' → ready, or to the gate of its concurrency key.
--- Locks: tasks with SKIP LOCKED. Called by attempts.claim (its own handlers) and leases.sweep (every group), bounded.
+-- Locks: tasks with SKIP LOCKED. Called by claims.claim (its own handlers) and leases.sweep (every group), bounded.
 
 -- :: groups
 WITH RECURSIVE groups AS (

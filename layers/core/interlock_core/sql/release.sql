@@ -78,3 +78,6 @@ item AS MATERIALIZED (
     SELECT id, journal_seq, at, status, attempt_id, coalesce(failure, '{}') FROM moved WHERE status <> 'queued'
 )
 SELECT attempt_id, status, id, type, schema_version, pool, concurrency_key, due_at FROM moved
+
+-- :: epoch
+SELECT epoch FROM service
