@@ -117,16 +117,17 @@ def test_references_to_private_places_are_refused(url: str) -> None:
 
 
 def find_python(version: str) -> str | None:
-    for name in (f"python{version}", str(Path.home() / ".pyenv" / "versions" / version / "bin" / "python")):
-        found = shutil.which(name)
-        if found is None:
+    """An interpreter of that version: on the path, of pyenv, or one that uv knows."""
+    named = [shutil.which(f"python{version}"), *sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))]
+    uv = shutil.which("uv")
+    known = subprocess.run([uv, "python", "find", version], capture_output=True, text=True, check=False).stdout if uv else ""
+    for found in [*named, known.strip()]:
+        if not found:
             continue
         told = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)
-        if told.returncode == 0 and told.stdout.startswith(f"Python {version}."):
-            return found
-    uv = shutil.which("uv")
-    told = subprocess.run([uv, "python", "find", version], capture_output=True, text=True, check=False) if uv else None
-    return told.stdout.strip() if told is not None and told.returncode == 0 else None
+        if told.stdout.startswith(f"Python {version}."):
+            return str(found)
+    return None
 
 
 @pytest.fixture(scope="session")
