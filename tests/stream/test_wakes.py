@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from stream.conftest import TYPE, Service, Stream
+from stream.conftest import TYPE, Serve, Service, Stream
+from support.waiting import wait_until_async
 
 
 async def test_ready_comes_first_with_a_comment_and_nothing_buffers_it(service: Service) -> None:
@@ -122,3 +123,16 @@ async def _first_woken(streams: list[Stream]) -> Stream:
             if stream.count("wake"):
                 return stream
         await asyncio.sleep(0.005)
+
+
+async def test_an_idle_fleet_costs_one_statement_for_each_regular_look(serve: Serve) -> None:
+    """Streams that were opened at different times are looked for together."""
+    service = await serve(min_lease_seconds=2)  # so the regular look comes every second
+    for number in range(30):
+        await service.stream(types=f"demo/t{number}@1")
+    timetable = service.broadcaster.timetable
+    settled = timetable.looks + 3
+    await wait_until_async(lambda: timetable.looks >= settled)
+    began, looks = time.monotonic(), timetable.looks
+    await wait_until_async(lambda: timetable.looks >= looks + 3)
+    assert time.monotonic() - began > 2

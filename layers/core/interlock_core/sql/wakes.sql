@@ -5,7 +5,7 @@
 -- Of each group: how much could be claimed now (counted to `most`), and in how many seconds more may be. A lapsed lease
 -- counts: the claim that meets it settles it. `leases`: whether to look at them (ready work is looked at more often).
 WITH clock AS MATERIALIZED (SELECT app_now() AS now)
-SELECT g.n, ready.count + due.count + coalesce(lease.lapsed, 0) AS claimable, coalesce(lease.lapsed, 0) > 0 AS lapsed,
+SELECT g.n, ready.count + due.count + lease.lapsed AS claimable, lease.lapsed > 0 AS lapsed,
        (SELECT extract(epoch FROM t.due_at - clock.now)::double precision FROM tasks t
         WHERE t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
           AND t.status = 'queued' AND t.hold = 'due' AND t.due_at > clock.now ORDER BY t.due_at LIMIT 1) AS due_in,
@@ -20,11 +20,11 @@ CROSS JOIN LATERAL (
     SELECT count(*) FROM (
         SELECT FROM tasks t WHERE t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
           AND t.status = 'queued' AND t.hold = 'due' AND t.due_at <= clock.now LIMIT g.most) counted) due
-LEFT JOIN LATERAL (
+CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE t.lease_expires_at <= clock.now) AS lapsed,
            min(t.lease_expires_at) FILTER (WHERE t.lease_expires_at > clock.now) AS next_at
-    FROM tasks t WHERE t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
-      AND t.status = 'running') lease ON g.leases
+    FROM tasks t WHERE g.leases AND t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
+      AND t.status = 'running') lease
 
 -- :: full
 -- Of these instances, those that are known to take nothing now. One that never claimed is not known.
