@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from interlock import Retryable, Submission, TaskContext
+from interlock import ApiError, Retryable, Submission, TaskContext
 from interlock import life as life_module
 from interlock import spool as spool_module
 from interlock import stream as stream_module
+from interlock.attempt import Attempt
+from sdk.conftest import Answer, ScriptedServer, Seen
 from sdk.live import Live
 from support.proxy import MakeProxy
 from support.waiting import wait_until
@@ -162,3 +164,124 @@ def test_b54_a_stream_that_drops_at_once_is_reopened_ever_more_slowly(live: Live
 def test_a_wake_finds_work_at_once_and_delays_are_kept(live: Live) -> None:
     live.start(lambda inp, ctx: (_ for _ in ()).throw(Retryable(after=1)) if ctx.attempt == 1 else ctx.attempt)
     assert live.wait(live.submit(delay=1), 15).result == 2
+
+
+def test_b60_reports_survive_whatever_a_gateway_answers(live: Live, scripted: ScriptedServer) -> None:
+    """A gateway of the worst kind stands between the worker and the service, for its reports."""
+    upstream = live.client("task-worker")
+    bad = [
+        Answer(429, b""),
+        Answer(503, b"", {"retry-after": "-5"}),
+        Answer(502, b"<html>no</html>"),
+        Answer(200, b"<html>hi</html>"),
+    ]
+    paths = {"claims": "/v1/claims", "complete": "/v1/attempts/complete", "heartbeat": "/v1/attempts/heartbeat"}
+
+    def forward(seen: Seen) -> Answer:
+        path = seen.path.partition("?")[0]
+        return Answer(200, upstream.request(seen.method, path, content=seen.body or None))
+
+    scripted.answer("PUT", f"/v1/workers/{live.type.replace('/', '-')}", *bad[:1], forward)
+    scripted.answer("GET", "/v1/config", Answer(200, {"streamUrl": "http://127.0.0.1:9", "pollSeconds": 1, "limits": {}}))
+    for path in paths.values():
+        scripted.answer("POST", path, *bad, forward)
+    ids = [live.submit(number) for number in range(3)]
+    live.start(lambda inp, ctx: ctx.wait_for_cancel(0.2) or inp, url=scripted.url)
+    assert [live.wait(task_id, 40).result for task_id in ids] == [0, 1, 2]
+    assert all(live.kinds(task_id) == ["submitted", "claimed", "succeeded"] for task_id in ids)
+    assert wait_until(lambda: not live.spooled())
+
+
+def test_a_report_that_is_refused_for_good_does_not_hold_the_others(live: Live, scripted: ScriptedServer) -> None:
+    upstream = live.client("task-worker")
+    refusal = {"code": "INVALID_REQUEST", "status": 400, "retryable": False, "detail": "not this one"}
+
+    def forward(seen: Seen) -> Answer:
+        if seen.path == "/v1/attempts/complete" and b'"poison"' in seen.body:
+            return Answer(400, refusal)
+        return Answer(200, upstream.request(seen.method, seen.path.partition("?")[0], content=seen.body or None))
+
+    scripted.answer("PUT", f"/v1/workers/{live.type.replace('/', '-')}", forward)
+    scripted.answer("GET", "/v1/config", Answer(200, {"streamUrl": "http://127.0.0.1:9", "pollSeconds": 1, "limits": {}}))
+    for path in ("/v1/claims", "/v1/attempts/complete", "/v1/attempts/heartbeat"):
+        scripted.answer("POST", path, forward)
+    together = threading.Barrier(8)
+
+    def work(inp: Any, ctx: TaskContext) -> Any:
+        together.wait(15)
+        return "poison" if inp == 5 else inp
+
+    live.start(work, url=scripted.url, max_concurrent=8)
+    ids = [live.submit(number, lease=60) for number in range(8)]
+    assert [live.wait(task_id).result for task_id in ids[:5] + ids[6:]] == [0, 1, 2, 3, 4, 6, 7]
+    kept = wait_until(lambda: [path for path in live.spooled() if path.suffix == ".reason"])
+    assert "not this one" in kept[0].read_text()
+    assert kept[0].parent.name == "quarantine"
+    assert wait_until(lambda: len(live.spooled()) == 2)
+
+
+def test_outcomes_wait_for_a_key_that_is_accepted(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = live.client("operator")
+    made = operator.request("POST", "/v1/keys", json={"name": "short-lived", "kind": "task-worker"})
+    started, go = threading.Event(), threading.Event()
+
+    def work(inp: Any, ctx: TaskContext) -> str:
+        started.set()
+        assert go.wait(20)
+        return "kept"
+
+    monkeypatch.setattr(life_module, "FLUSH", 1.0)
+    worker = live.start(work, key=made["key"])
+    task_id = live.submit(lease=60)
+    assert started.wait(15)
+    operator.request("POST", f"/v1/keys/{made['id']}/revoke")
+
+    def refused() -> bool:
+        try:
+            worker._life._client.request("GET", "/v1/config", timeout=2)  # type: ignore[union-attr]
+        except ApiError as error:
+            return error.code == "KEY_REVOKED"
+        return False
+
+    wait_until(refused, 10, 0.2)
+    go.set()
+    assert wait_until(live.spooled)
+    worker.drain(timeout=0)
+    assert live.spooled()
+    live.start(work, spool=worker._spool_folder)
+    assert live.wait(task_id).result == "kept"
+
+
+def test_b68_no_log_of_a_worker_shows_a_key_or_a_token(
+    live: Live, make_proxy: MakeProxy, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(life_module, "FLUSH", 1.0)
+    caplog.set_level(logging.DEBUG)
+    tokens: list[str] = []
+    seen = Attempt.__init__
+
+    def note(self: Attempt, claim: Any, *arguments: Any) -> None:
+        tokens.append(claim["leaseToken"])
+        seen(self, claim, *arguments)
+        assert claim["leaseToken"] not in repr(self)
+
+    monkeypatch.setattr(Attempt, "__init__", note)
+    proxy = make_proxy(live.url)
+
+    def work(inp: Any, ctx: TaskContext) -> Any:
+        assert live.service.key("task-worker") not in repr(ctx) + repr(vars(ctx.log))
+        ctx.log.info("working on %s", inp)
+        if inp == "fail":
+            raise ValueError("on purpose")
+        return inp
+
+    worker = live.start(work, through=proxy)
+    proxy.drop_next_answer("POST", "/v1/attempts/complete")
+    for inp in ("fine", "fail"):
+        live.wait(live.submit(inp))
+    proxy.cut()
+    worker.drain(timeout=0)
+    texts = [record.getMessage() + str(record.exc_text) + repr(worker) for record in caplog.records]
+    assert len(tokens) >= 2
+    for secret in (*tokens, *(token.split(".")[-1] for token in tokens), live.service.key("task-worker")):
+        assert not [text for text in texts if secret in text]

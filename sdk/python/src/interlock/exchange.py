@@ -35,6 +35,9 @@ LANES = 2
 KEY_PAUSE = 30.0
 """Seconds between tries while the key is refused: only a new key helps, and nothing is lost meanwhile."""
 
+LONGEST_POLL = 60.0
+"""Seconds between claims, whatever the service says."""
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -74,7 +77,7 @@ class Exchange:
         self._on_return = on_return
         self._backoff = Backoff(first=0.2, longest=30.0)
         self._threads: list[threading.Thread] = []
-        self.longest_poll = 60.0  # lowered while no stream is connected
+        self.longest_poll = LONGEST_POLL  # lowered while a stream that should be there is not
 
     def start(self) -> None:
         """Start the lanes."""
@@ -170,7 +173,7 @@ class Exchange:
             self._out_of_reach(error)
             return claim
         # The request was refused as a whole. One part of it must not hold the others: without the claim, then in halves.
-        log.error("a report was refused: %s", error)
+        log.debug("a request with %d reports was refused, and is taken apart: %s", len(outcomes), error)
         if claim is not None:
             self._ledger.drop_claim(claim, KEY_PAUSE)
             self._complete(outcomes, None)

@@ -259,7 +259,9 @@ class Ledger:
                 self.ready.append(ended)
             else:
                 self.releases.append(ended)
-            told = len(self.ready) in (1, CLAIM_SLOTS) or not self.running or self.draining or bool(self.releases)
+            told = (
+                len(self.ready) in (1, CLAIM_SLOTS // 4, CLAIM_SLOTS) or not self.running or self.draining or bool(self.releases)
+            )
             if told and (self._lanes_waiting or self.draining):
                 self.changed.notify_all()
 
@@ -310,6 +312,12 @@ class Ledger:
         with self.changed:
             self._wakes += 1
             self._claim_at = 0.0
+            self.changed.notify_all()
+
+    def claim_within(self, seconds: float) -> None:
+        """Claim in so many seconds at the latest."""
+        with self.changed:
+            self._claim_at = min(self._claim_at, clock.now() + seconds)
             self.changed.notify_all()
 
     def hold(self, seconds: float) -> None:

@@ -16,7 +16,7 @@ from interlock import clock
 from interlock.backoff import jittered
 from interlock.client import Client
 from interlock.errors import ApiError, InterlockError, Unreachable
-from interlock.exchange import Exchange, Identity
+from interlock.exchange import LONGEST_POLL, Exchange, Identity, as_seconds
 from interlock.handler import Handler
 from interlock.ledger import Ledger
 from interlock.outcome import RESULT_BYTES, Release
@@ -64,6 +64,7 @@ class Life:
         self._told_unregistered = False
         self._fault: BaseException | None = None
         self._drain_seconds = plan.drain_timeout
+        self._poll_seconds = 5.0
         self._threads_run = False
         handlers = plan.handlers
         identity = Identity(plan.worker_id, plan.instance_id, plan.pool)
@@ -201,7 +202,7 @@ class Life:
             attempt.stop("drain")
         if running:
             self._ledger.wait_until_idle(clock.now() + STOP_GRACE)
-        still = [attempt for attempt in self._ledger.running.values() if self._ledger.give_back(attempt)]
+        still = [attempt for attempt in list(self._ledger.running.values()) if self._ledger.give_back(attempt)]
         for attempt in still:
             log.warning("task %s is given back: its handler did not stop", attempt.task_id)
         self._ledger.release([Release(attempt, "drain") for attempt in still])
@@ -243,12 +244,22 @@ class Life:
         limits = config.get("limits")
         told = limits.get("valueBytes") if isinstance(limits, Mapping) else None
         self._runner.result_bytes = told if isinstance(told, int) else RESULT_BYTES
+        self._poll_seconds = max(0.2, as_seconds(config.get("pollSeconds"), 5.0))
+        if not config.get("streamUrl"):
+            self._exchange.longest_poll = LONGEST_POLL
+        elif not self._stream.connected:
+            self._poll_often()
+
+    def _poll_often(self) -> None:
+        """The service counts on a stream that is not there: until it is, polling has to find the work."""
+        self._exchange.longest_poll = self._poll_seconds
+        self._ledger.claim_within(self._poll_seconds)
 
     def _stream_ready(self) -> None:
-        self._exchange.longest_poll = 60.0
+        self._exchange.longest_poll = LONGEST_POLL
         self._ledger.wake()
 
-    def _stream_lost(self, poll_seconds: float) -> None:
-        self._exchange.longest_poll = max(0.2, poll_seconds)
+    def _stream_lost(self) -> None:
+        self._poll_often()
         self._ledger.wake()
         self._ask_registration()

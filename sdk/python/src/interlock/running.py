@@ -118,11 +118,14 @@ class Loop:
         try:
             loop.run_forever()
         finally:
-            try:
-                loop.run_until_complete(loop.shutdown_asyncgens())
-            finally:
-                asyncio.set_event_loop(None)
-                loop.close()
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            if left:  # Those that do not want to stop are left behind; their attempts have been given back.
+                loop.run_until_complete(asyncio.wait(left, timeout=0.5))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            asyncio.set_event_loop(None)
+            loop.close()
 
 
 class Runner:

@@ -20,7 +20,7 @@ class Signals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:  # noqa: PYI034 (typing.Self is newer than Python 3.10)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, *([signal.SIGBREAK] if hasattr(signal, "SIGBREAK") else [])):
             try:
                 self._before[number] = signal.signal(number, self._hear)
             except (ValueError, OSError, NotImplementedError, AttributeError) as error:

@@ -17,7 +17,7 @@ from interlock import clock
 from interlock.backoff import Backoff, jittered
 from interlock.client import Client, EventStream
 from interlock.errors import ApiError, InterlockError, Unreachable
-from interlock.exchange import Identity, as_seconds
+from interlock.exchange import Identity
 from interlock.settings import same_security
 
 log = logging.getLogger("interlock")
@@ -51,7 +51,7 @@ class Stream:
         *,
         on_config: Callable[[Mapping[str, Any]], None],
         on_ready: Callable[[], None],
-        on_lost: Callable[[float], None],
+        on_lost: Callable[[], None],
         on_wake: Callable[[], None],
         on_look: Callable[[], None],
     ) -> None:
@@ -85,11 +85,9 @@ class Stream:
         while not self._closing.is_set():
             begun = clock.now()
             pause: float | None = None
-            poll = 5.0
             try:
                 config = self._client.request("GET", "/v1/config", timeout=15.0, stop=self._closing.is_set)
                 self._on_config(config)
-                poll = as_seconds(config.get("pollSeconds"), 5.0)
                 url = config.get("streamUrl")
                 if isinstance(url, str) and url and same_security(self._client.url, url):
                     self._follow(url)
@@ -107,7 +105,7 @@ class Stream:
                 return
             if self.connected:
                 self.connected = False
-                self._on_lost(poll)
+                self._on_lost()
             if clock.now() - begun > STEADY:
                 backoff.reset()
             self._pause(backoff.next() if pause is None else pause)

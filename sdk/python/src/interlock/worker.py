@@ -112,7 +112,11 @@ class TaskWorker:
         with Signals() as signals:
             life = self._begin()
             while not life.ended.is_set():
-                if signals.wait(0.2):
+                try:
+                    heard = signals.wait(0.2)
+                except KeyboardInterrupt:  # Ctrl-C where it cannot be caught as a signal, between two waits
+                    heard = True
+                if heard:
                     life.begin_drain(hurry=life.drain_begun.is_set())
         life.check()
 
