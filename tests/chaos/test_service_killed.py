@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from collections import Counter
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
 
 from interlock import InterlockError, TaskProducer
 from support.dev_service import DevService, StartService
-from support.owner import is_alive
+from support.owner import children_of, is_alive, kill_all
 from support.waiting import wait_until
 from support.worker_process import StartWorker
-
-
-def children_of(pid: int) -> list[int]:
-    found = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in path.read_text().split():
-            found += [int(child), *children_of(int(child))]
-    return found
 
 
 class Load:
@@ -54,13 +44,31 @@ class Load:
         assert not self._thread.is_alive()
 
 
+StartLoad = Callable[[DevService, str], Load]
+
+
+@pytest.fixture
+def start_load() -> Iterator[StartLoad]:
+    started: list[Load] = []
+
+    def start(node: DevService, name: str) -> Load:
+        started.append(Load(node, name))
+        return started[-1]
+
+    yield start
+    for load in started:
+        load.stop()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("victims", ["service", "service and database"])
-def test_nothing_answered_is_lost(start_service: StartService, start_worker: StartWorker, victims: str) -> None:
+def test_nothing_answered_is_lost(
+    start_service: StartService, start_worker: StartWorker, start_load: StartLoad, victims: str
+) -> None:
     node = start_service(INTERLOCK_SERVER_MIN_LEASE_SECONDS="1")
     workers = [start_worker(node.url, node.key("task-worker"), slots=5) for _ in range(2)]
-    loads = [Load(node, f"load{n}") for n in range(3)]
+    loads = [start_load(node, f"load{n}") for n in range(3)]
 
     def go_on() -> None:
         began = sum(len(load.answered) for load in loads)
@@ -69,8 +77,7 @@ def test_nothing_answered_is_lost(start_service: StartService, start_worker: Sta
     for _ in range(2):
         go_on()
         below = children_of(node.pid)
-        for pid in below if victims != "service" else ():
-            os.kill(pid, signal.SIGKILL)
+        kill_all(below if victims == "service and database" else ())
         node.kill()
         wait_until(lambda below=below: not [pid for pid in below if is_alive(pid)])
         node.restart()

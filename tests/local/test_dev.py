@@ -14,19 +14,10 @@ import psycopg
 import pytest
 
 from support.dev_service import DevService, StartService
-from support.owner import is_alive
+from support.owner import children_of, is_alive, kill_all
 from support.waiting import wait_until
 
 KINDS = ["task-producer", "task-worker", "operator", "metrics", "admin"]
-
-
-def children_of(pid: int) -> list[int]:
-    """Every process below this one."""
-    found = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in path.read_text().split():
-            found += [int(child), *children_of(int(child))]
-    return found
 
 
 def submit(service: DevService, name: str) -> str:
@@ -79,8 +70,7 @@ def test_kill_9_loses_nothing_and_the_next_start_recovers_with_the_same_keys(ser
 def test_kill_9_of_the_database_too_loses_nothing(service_with_database: DevService) -> None:
     service = service_with_database
     ids = [submit(service, f"n{n}") for n in range(20)]
-    for pid in [*children_of(service.pid), service.pid]:
-        os.kill(pid, signal.SIGKILL)
+    kill_all([*children_of(service.pid), service.pid])
     service.kill()
     service.restart()
     with service.client() as client:
