@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from sdk.cli.command import Cli
+from interlock.cli.app import run
+from sdk.cli.command import Cli, Done
 from sdk.live import Live
 from support.dev_service import DevService
 
@@ -29,3 +32,34 @@ def cli(live: Live, live_service: DevService, tmp_path: Path) -> Cli:
     """The command with the service's URL and keys in its environment."""
     keys = {variable: live_service.key(kind) for kind, variable in VARIABLES.items()}
     return Cli({"INTERLOCK_URL": live_service.url, **keys}, tmp_path)
+
+
+RunHere = Callable[..., Done]
+
+
+@pytest.fixture
+def run_here(capsys: pytest.CaptureFixture[str]) -> RunHere:
+    """Run the command in this process: a fiftieth of the time, for what has nothing to do with processes."""
+
+    def run_command(*arguments: str, expect: int) -> Done:
+        code = run([*arguments])
+        said = capsys.readouterr()
+        done = Done(code, said.out.encode(), said.err.encode())
+        assert done.code == expect, done
+        return done
+
+    return run_command
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """The command owns the log of its process; here it gives it back."""
+    loggers = [logging.getLogger(name) for name in ("interlock", "httpx")]
+    before = [(logger.handlers[:], logger.propagate, logger.level) for logger in loggers]
+    exceptions = logging.raiseExceptions
+    yield
+    logging.raiseExceptions = exceptions
+    for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
+        logger.handlers[:] = handlers
+        logger.propagate = propagate
+        logger.setLevel(level)

@@ -55,9 +55,15 @@ def many(scripted: ScriptedServer) -> dict[str, str]:
     return {"INTERLOCK_URL": scripted.url, "INTERLOCK_PRODUCER_KEY": "il_p_1_2"}
 
 
-@pytest.mark.parametrize("unbuffered", ["1", ""])
 @pytest.mark.parametrize(
-    "line", ["tasks list --limit 10000", "tasks list --limit 10000 --json", "tasks watch busy", "tasks watch busy --json"]
+    ("line", "unbuffered"),
+    [
+        ("tasks list --limit 10000", "1"),
+        ("tasks list --limit 10000", ""),
+        ("tasks list --limit 10000 --json", "1"),
+        ("tasks watch busy", "1"),
+        ("tasks watch busy --json", "1"),
+    ],
 )
 def test_b79_a_reader_that_goes_away_ends_the_command_in_silence(
     offline: Cli, many: dict[str, str], line: str, unbuffered: str

@@ -79,10 +79,10 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if verbose and exit_code(error) is ExitCode.UNEXPECTED:
             show_traceback()
-        return tell(out, usage_error(error) or error)
+        return tell(out, usage_error(out, error) or error)
 
 
-def usage_error(error: Exception) -> CommandFailed | None:
+def usage_error(out: Output, error: Exception) -> CommandFailed | None:
     """The complaint of the argument parser in our words; None for any other error."""
     # Not by its class: the parser's library is a part of typer in some versions, and apart from it in others.
     if not (hasattr(error, "format_message") and hasattr(error, "exit_code")):
@@ -90,9 +90,9 @@ def usage_error(error: Exception) -> CommandFailed | None:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "interlock"
     message = str(error.format_message())
-    if not message:  # A group without a command: its help was asked for in silence.
+    if not message or message.startswith("Usage:"):  # A group without a command: the whole help is no message.
         if context is not None:
-            sys.stdout.write(context.get_help() + "\n")
+            out.notice(context.get_help())
         message = "a command is missing"
     return CommandFailed(message, ExitCode.USAGE, next=f"`{path} --help` shows what it takes.")
 
