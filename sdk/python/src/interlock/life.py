@@ -137,6 +137,7 @@ class Life:
             log.info("%d outcomes of an earlier run are sent first", len(left))
             self._ledger.replay(left)
         self._threads_run = True
+        self._spool.sweep_in_background()
         self._renewal.start()
         self._exchange.start()
         self._stream.start()

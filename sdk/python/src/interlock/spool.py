@@ -16,6 +16,7 @@ import contextlib
 import json
 import logging
 import os
+import queue
 import threading
 import time
 import uuid
@@ -52,14 +53,24 @@ class Spool:
         self.folder = Path(folder).expanduser()
         self._lock = threading.Lock()
         self._count = 0
+        self._done: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
+        self._sweeper: threading.Thread | None = None
         try:
             make_private(self.folder)
             self._held = lock_file(self.folder / LOCK_NAME)
         except OSError as error:
             raise SpoolError(f"the spool folder {self.folder} cannot be used: {error}") from error
 
+    def sweep_in_background(self) -> None:
+        """Remove settled files in a thread of its own: on a busy disk that takes longer than sending them."""
+        self._sweeper = threading.Thread(target=self._sweep, name="interlock-spool", daemon=True)
+        self._sweeper.start()
+
     def close(self) -> None:
         """Let another process have the folder. Outcomes that are not settled stay."""
+        if self._sweeper is not None:
+            self._done.put(None)
+            self._sweeper.join(10.0)
         self._held.close()
 
     def save(self, outcomes: Sequence[Outcome]) -> None:
@@ -87,11 +98,10 @@ class Spool:
         with self._lock:
             file.left -= 1
             done = file.left <= 0
-        if done:
-            try:
-                file.path.unlink(missing_ok=True)
-            except OSError as error:  # A later replay of it does no harm: the service answers that it is a duplicate.
-                log.warning("the spool file %s cannot be removed: %s", file.path, error)
+        if done and self._sweeper is not None:
+            self._done.put(file.path)
+        elif done:
+            remove(file.path)
 
     def quarantine(self, outcome: Outcome, reason: str) -> None:
         """Keep a refused outcome for a person, with the reason, out of the way of the others."""
@@ -127,6 +137,10 @@ class Spool:
         finally:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
+
+    def _sweep(self) -> None:
+        while (path := self._done.get()) is not None:
+            remove(path)
 
     def _move_apart(self, outcome: Outcome, name: str, reason: str) -> None:
         data = encode({"version": RECORD_VERSION, "savedAt": time.time()})[:-1]
@@ -170,6 +184,14 @@ def default_spool(folder: Path) -> Spool:
                 take_over(other, spool)
         return spool
     raise SpoolLocked(f"64 processes use the spools beside {folder}")
+
+
+def remove(path: Path) -> None:
+    """Remove a settled file. One that stays does no harm: replayed, the service answers that it is a duplicate."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("the spool file %s cannot be removed: %s", path, error)
 
 
 def take_over(folder: Path, spool: Spool) -> None:
