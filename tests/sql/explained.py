@@ -60,12 +60,17 @@ class Plan:
 
     def nodes(self) -> Iterator[dict[str, Any]]:
         """Every node that was executed."""
-        waiting = [self._plan]
+        waiting = [self._plan | {"limited": False}]
         while waiting:
             node = waiting.pop()
+            limited = node["Node Type"] == "Limit" or (
+                node.get("limited", False) and node["Node Type"] in ("LockRows", "Result", "Subquery Scan")
+            )
             if node.get("Actual Loops", 1):
                 yield node
-            waiting += node.get("Plans", [])
+            for below in node.get("Plans", []):
+                below["limited"] = limited
+                waiting.append(below)
 
     @property
     def indexes(self) -> set[str]:
@@ -73,8 +78,13 @@ class Plan:
 
     @property
     def scanned(self) -> set[str]:
-        """The tables that were read from end to end."""
-        return {node["Relation Name"] for node in self.nodes() if node["Node Type"] == "Seq Scan"}
+        """The tables that were read from end to end, also along an index."""
+        return {
+            node["Relation Name"]
+            for node in self.nodes()
+            if node["Node Type"] == "Seq Scan"
+            or (node["Node Type"] in ("Index Scan", "Index Only Scan") and "Index Cond" not in node and not node["limited"])
+        }
 
     @property
     def rows(self) -> int:
@@ -86,5 +96,5 @@ class Plan:
 
     @property
     def blocks(self) -> int:
-        """Pages that were touched."""
-        return int(self._plan.get("Shared Hit Blocks", 0) + self._plan.get("Shared Read Blocks", 0))
+        """Pages that were touched by the node (with all below it) that touched most: writes stand beside the root, not below."""
+        return max(int(node.get("Shared Hit Blocks", 0) + node.get("Shared Read Blocks", 0)) for node in self.nodes())

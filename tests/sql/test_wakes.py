@@ -38,7 +38,7 @@ async def test_b40_a_look_reads_the_moments_of_its_groups_and_nothing_else(
     found = await wakes.outlook(explained, _groups(*names))
     assert sum(row.claimable for row in found) == 10
     await wakes.outlook(explained, _groups(*names, leases=False))
-    await wakes.full(explained, "test", [("w", f"i-{n}") for n in range(100)])
+    await wakes.full(explained, [("test", "w", f"i-{n}") for n in range(100)])
     await wakes.cancels(explained, ["test"])
     await wakes.gone(explained, ["k"])
     plan = explained.plan("wakes.outlook")
@@ -79,5 +79,5 @@ async def test_full_workers_are_those_that_are_known_to_be(rows: Rows, explained
         " ('test', 'w', 'i-3', 'default', 2, true), ('other', 'w', 'i-4', 'default', 0, false)"
     )
     rows.fill(2, **RUNNING, lease_expires_at="app_now() + interval '1 minute'")  # one for i-1, one for i-2
-    asked = [("w", f"i-{n}") for n in range(1, 6)]
-    assert await wakes.full(explained, "test", asked) == {("w", "i-1"), ("w", "i-3")}
+    asked = [("test", "w", f"i-{n}") for n in range(1, 6)]
+    assert await wakes.full(explained, asked) == {("test", "w", "i-1"), ("test", "w", "i-3")}

@@ -2,13 +2,14 @@
 -- Locks: tasks by ascending id. Called by tasks.cancel: lock · cancel · view.
 
 -- :: lock
-SELECT t.id FROM tasks t WHERE t.project = %(project)s AND t.id = ANY(%(ids)s) ORDER BY t.id FOR NO KEY UPDATE
+SELECT t.id FROM tasks t WHERE t.id = ANY(%(ids)s) ORDER BY t.id FOR NO KEY UPDATE
 
 -- :: cancel
 WITH clock AS MATERIALIZED (SELECT app_now() AS now),
 before AS MATERIALIZED (
-    SELECT t.id, t.status, t.cancel_requested, t.attempt_id, t.attempt_ended FROM tasks t
-    WHERE t.project = %(project)s AND t.id = ANY(%(ids)s) ORDER BY t.id FOR NO KEY UPDATE
+    SELECT t.id, t.status, t.cancel_requested, t.attempt_id, t.attempt_ended
+    FROM unnest(%(ids)s::uuid[]) AS wanted(id) CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = wanted.id FOR NO KEY UPDATE) t
+    WHERE t.project = %(project)s
 ), moved AS (
     UPDATE tasks t SET
         status = CASE WHEN t.status = 'running' THEN t.status ELSE 'cancelled' END,
@@ -18,7 +19,7 @@ before AS MATERIALIZED (
         attempt_ended = t.attempt_ended OR (t.status <> 'running' AND t.attempt_id IS NOT NULL),
         journal_seq = t.journal_seq + 1
     FROM before b, clock
-    WHERE t.id = b.id AND (b.status IN ('queued', 'waiting') OR (b.status = 'running' AND NOT b.cancel_requested))
+    WHERE t.id = b.id AND t.id = ANY(%(ids)s) AND (b.status IN ('queued', 'waiting') OR (b.status = 'running' AND NOT b.cancel_requested))
     RETURNING t.*, b.attempt_id IS NOT NULL AND NOT b.attempt_ended AND b.status <> 'running' AS ends, clock.now AS at
 ), noted AS (
     INSERT INTO journal (task_id, seq, at, kind, attempt_id, data, ended_attempt, token_hash)

@@ -9,10 +9,10 @@ WHERE status = 'running' AND lease_expires_at <= (SELECT app_now()) GROUP BY 1, 
 
 -- :: lapsed
 WITH clock AS MATERIALIZED (SELECT app_now() AS now),
-lapsed AS MATERIALIZED (
-    SELECT t.id FROM clock, json_to_recordset(%(groups)s::json) AS g(project text, type text, schema_version integer, pool text)
+lapsed AS MATERIALIZED (  -- the whole rows as they were locked: a cancel that came meanwhile must be seen
+    SELECT t.* FROM clock, json_to_recordset(%(groups)s::json) AS g(project text, type text, schema_version integer, pool text)
     CROSS JOIN LATERAL (
-        SELECT t.id FROM tasks t
+        SELECT t.* FROM tasks t
         WHERE t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
           AND t.status = 'running' AND t.lease_expires_at <= clock.now
         LIMIT 100 FOR NO KEY UPDATE OF t SKIP LOCKED) t
@@ -22,7 +22,7 @@ lapsed AS MATERIALIZED (
            CASE WHEN t.deadline_at <= clock.now THEN 'ATTEMPT_TIMEOUT' ELSE 'LEASE_EXPIRED' END AS why,
            clock.now + make_interval(secs => backoff_seconds(t.attempts + 1, t.initial_delay_seconds, t.multiplier, t.max_delay_seconds,
                                                              t.jitter, random())) AS again_at
-    FROM lapsed l JOIN tasks t ON t.id = l.id CROSS JOIN clock CROSS JOIN LATERAL
+    FROM lapsed t CROSS JOIN clock CROSS JOIN LATERAL
          attempt_end('expired', safe_to_repeat(t.effect_safety, t.reconciles), true, t.cancel_requested,
                      coalesce(t.deadline_at <= clock.now, false), t.attempts + 1 < t.max_attempts) e
 ), moved AS (
@@ -42,7 +42,7 @@ lapsed AS MATERIALIZED (
                 'details', json_build_object('last', json_build_object('code', d.why, 'message', 'the lease ended without a report')),
                 'attemptId', t.attempt_id)::text END,
         journal_seq = t.journal_seq + CASE WHEN d.status = 'queued' THEN 1 ELSE 2 END
-    FROM decided d, clock WHERE t.id = d.id
+    FROM decided d, clock WHERE t.id = d.id AND t.id = ANY(ARRAY(SELECT id FROM lapsed))
     RETURNING t.*, d.why, clock.now AS at
 ), noted AS (
     INSERT INTO journal (task_id, seq, at, kind, attempt_id, data)

@@ -4,14 +4,14 @@
 -- :: settle
 WITH clock AS MATERIALIZED (SELECT app_now() AS now),
 late AS MATERIALIZED (
-    SELECT t.id FROM tasks t, clock
-    WHERE t.status = 'queued' AND t.started_at IS NULL AND t.start_deadline_at <= clock.now
+    SELECT t.id FROM tasks t
+    WHERE t.status = 'queued' AND t.started_at IS NULL AND t.start_deadline_at <= (SELECT now FROM clock)
     ORDER BY t.start_deadline_at LIMIT 500 FOR NO KEY UPDATE OF t SKIP LOCKED
 ), moved AS (
     UPDATE tasks t SET status = 'failed', hold = NULL, finished_at = clock.now, journal_seq = t.journal_seq + 1,
         failure = json_build_object('code', 'START_DEADLINE_EXCEEDED',
             'message', format('no worker started the task within %%s seconds of its due time', t.start_deadline_seconds))::text
-    FROM late, clock WHERE t.id = late.id
+    FROM clock WHERE t.id = ANY(ARRAY(SELECT id FROM late))
     RETURNING t.*
 ), noted AS (
     INSERT INTO journal (task_id, seq, at, kind, data) SELECT id, journal_seq, finished_at, 'failed', failure FROM moved

@@ -6,16 +6,16 @@
 WITH clock AS MATERIALIZED (SELECT app_now() AS now),
 old AS MATERIALIZED (
     SELECT t.id FROM tasks t, clock
-    WHERE t.finished_at < clock.now - make_interval(secs => %(keep_seconds)s)
+    WHERE t.finished_at < (SELECT now FROM clock) - make_interval(secs => %(keep_seconds)s)
       AND NOT EXISTS (SELECT FROM idempotency i WHERE i.task_id = t.id AND i.expires_at > clock.now)
       AND (t.parent_id IS NULL OR NOT EXISTS (SELECT FROM tasks p WHERE p.id = t.parent_id AND p.finished_at IS NULL))
     ORDER BY t.finished_at LIMIT %(limit)s FOR UPDATE OF t SKIP LOCKED
 ), events AS (
-    DELETE FROM journal j USING old WHERE j.task_id = old.id RETURNING 1
+    DELETE FROM journal j WHERE j.task_id = ANY(ARRAY(SELECT id FROM old)) RETURNING 1
 ), keys AS (
-    DELETE FROM idempotency i USING old WHERE i.task_id = old.id RETURNING 1
+    DELETE FROM idempotency i WHERE i.task_id = ANY(ARRAY(SELECT id FROM old)) RETURNING 1
 ), gone AS (
-    DELETE FROM tasks t USING old WHERE t.id = old.id RETURNING 1
+    DELETE FROM tasks t WHERE t.id = ANY(ARRAY(SELECT id FROM old)) RETURNING 1
 )
 SELECT (SELECT count(*) FROM gone) AS tasks, (SELECT count(*) FROM events) AS events, (SELECT count(*) FROM keys) AS keys
 

@@ -29,7 +29,7 @@ since AS MATERIALIZED (
                FILTER (WHERE t.started_at IS NOT NULL AND t.attempts = 0) AS waits,
            percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY extract(epoch FROM t.finished_at - t.attempt_started_at)::double precision)
                FILTER (WHERE t.attempt_started_at IS NOT NULL) AS runs
-    FROM tasks t, since WHERE t.finished_at >= since.at GROUP BY 1, 2, 3, 4
+    FROM tasks t WHERE t.finished_at >= (SELECT at FROM since) AND t.finished_at <= (SELECT now FROM clock) GROUP BY 1, 2, 3, 4
 ), stored AS (
     INSERT INTO roll_ups (project, type, schema_version, minute, succeeded, failed, cancelled, wait_p50, wait_p95, run_p50, run_p95)
     SELECT project, type, schema_version, minute, succeeded, failed, cancelled, waits[1], waits[2], runs[1], runs[2] FROM counted

@@ -1,7 +1,8 @@
 -- Reading tasks. No locks. Called by tasks.get, tasks.find_all, tasks.journal and after a mutation to show what is now true.
 
 -- :: view
-SELECT t.*, (SELECT app_now()) AS now FROM tasks t WHERE t.project = %(project)s AND t.id = ANY(%(ids)s)
+SELECT t.*, (SELECT app_now()) AS now FROM unnest(%(ids)s::uuid[]) AS wanted(id) JOIN tasks t ON t.id = wanted.id
+WHERE t.project = %(project)s
 
 -- :: page (planned anew)
 SELECT t.id, t.project, t.type, t.schema_version, t.pool, t.status, t.hold, t.priority, t.failure, t.progress, t.tags, t.trace,

@@ -20,18 +20,19 @@ WHERE coalesce(s.seen, '-infinity') < (SELECT app_now()) - make_interval(secs =>
 
 -- :: settle
 WITH clock AS MATERIALIZED (SELECT app_now() AS now),
+g AS MATERIALIZED (SELECT * FROM json_to_recordset(%(groups)s::json) AS g(project text, type text, schema_version integer, pool text)),
 late AS MATERIALIZED (
-    SELECT t.id FROM clock, json_to_recordset(%(groups)s::json) AS g(project text, type text, schema_version integer, pool text)
-    CROSS JOIN LATERAL (
+    SELECT t.id FROM clock, g CROSS JOIN LATERAL (
         SELECT t.id FROM tasks t
         WHERE t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
           AND t.status = 'queued' AND t.hold IS NULL AND t.due_at <= clock.now - make_interval(secs => %(limit_seconds)s)
-        LIMIT 500 FOR NO KEY UPDATE OF t SKIP LOCKED) t
+        ORDER BY t.priority DESC, t.due_at, t.id  -- the order of the index to be walked
+        LIMIT (SELECT 1 + 1000 / count(*) FROM g) FOR NO KEY UPDATE OF t SKIP LOCKED) t
 ), moved AS (
     UPDATE tasks t SET status = 'failed', finished_at = clock.now, journal_seq = t.journal_seq + 1, attempt_ended = true,
         failure = json_build_object('code', 'WORKER_WAIT_LIMIT',
             'message', format('no online worker served %%s@%%s in pool %%s for %%s seconds', t.type, t.schema_version, t.pool, %(limit_seconds)s::double precision))::text
-    FROM late, clock WHERE t.id = late.id
+    FROM clock WHERE t.id = ANY(ARRAY(SELECT id FROM late))
     RETURNING t.*
 ), noted AS (
     INSERT INTO journal (task_id, seq, at, kind, data, ended_attempt, token_hash)

@@ -76,7 +76,7 @@ WITH h AS MATERIALIZED (
 )
 UPDATE tasks t SET start_deadline_seconds = l.start_deadline_seconds,
     start_deadline_at = t.due_at + make_interval(secs => l.start_deadline_seconds)
-FROM looser l WHERE t.id = l.id
+FROM looser l WHERE t.id = l.id AND t.id = ANY(ARRAY(SELECT id FROM looser))
 RETURNING t.id
 
 -- :: remove
