@@ -274,3 +274,27 @@ def test_a_killed_workers_outcome_settles_a_task_that_nobody_may_repeat(live: Li
     assert live.wait_status(task_id, "succeeded").result == "from first"
     assert idle.notes() == []
     assert wait_until(lambda: not live.spooled(), 20)
+
+
+STOPPED = """
+worker = TaskWorker(worker_id="stopped", spool=os.path.dirname(LOG) + "/spool")
+@worker.handle(TYPE, 1, effect_safety="pure")
+def work(inp, ctx):
+    note("started")
+    while not os.path.exists(LOG + ".go"): time.sleep(0.01)
+    return ctx.cancel_reason
+"""
+
+
+def test_a_process_that_stood_still_for_four_leases_takes_them_up_again(live: Live) -> None:
+    process = live.process(STOPPED)
+    task_id = live.submit(lease=1, retry=Retry(initial_delay=30))
+    process.wait_note("started")
+    process.signal(signal.SIGSTOP)
+    time.sleep(4)  # the case is a length of time
+    process.signal(signal.SIGCONT)
+    wait_until(lambda: live.producer.get(task_id).status == "running")
+    process.log.with_name("log.go").touch()
+    assert live.wait(task_id).result is None
+    assert live.producer.get(task_id).attempts == 0
+    assert process.notes() == ["started"]
