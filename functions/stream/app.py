@@ -60,14 +60,15 @@ class EventStream(Response):
                 async with asyncio.timeout(self._stall_seconds):
                     await send({"type": "http.response.body", "body": frames, "more_body": True})
             if not gone.done():
-                async with asyncio.timeout(self._stall_seconds):
+                # A host that stops does not wait for those who do not read.
+                async with asyncio.timeout(1.0 if self._broadcaster.closing else self._stall_seconds):
                     await send({"type": "http.response.body", "body": REVOKED if connection.revoked else b"", "more_body": False})
         except TimeoutError:
             log.info("a stream of worker %s took nothing for %g s and is closed", connection.worker_id, self._stall_seconds)
             self._broadcaster.leave(connection)
             # What the socket holds can no longer be flushed, so closing it politely would pin it: the kernel ends it, by the
             # time limit that the host's listener carries (tune).
-            await asyncio.wait((gone,), timeout=self._stall_seconds)
+            await asyncio.wait((gone,), timeout=0 if self._broadcaster.closing else self._stall_seconds)
         finally:
             self._broadcaster.leave(connection)
             gone.cancel()

@@ -87,11 +87,12 @@ class Broadcaster:
         connection.groups = tuple(
             self.groups.enter((connection.project, connection.pool, name), now) for name in connection.names
         )
+        connection.names = tuple(group.name for group in connection.groups)  # one text for all who serve it
         for group in connection.groups:
             group.members[connection] = None
             self.timetable.expect(group, group.full_look_at, everything=True)
         self.connections[connection] = None
-        same = self._instances.setdefault(_instance(connection), [])
+        same = self._instances.setdefault(connection.instance, [])
         same.append(connection)
         if len(same) > PER_INSTANCE:
             same[0].end()
@@ -106,10 +107,10 @@ class Broadcaster:
         connection.end()
         for group in connection.groups:
             self.groups.leave(group, connection)
-        same = self._instances[_instance(connection)]
+        same = self._instances[connection.instance]
         same.remove(connection)
         if not same:
-            del self._instances[_instance(connection)]
+            del self._instances[connection.instance]
 
     # Hints
 
@@ -196,7 +197,3 @@ class Broadcaster:
             for connection in list(self.connections):
                 if connection.key_id in gone:
                     connection.end(revoked=gone[connection.key_id])
-
-
-def _instance(connection: Connection) -> tuple[str, str, str]:
-    return connection.project, connection.worker_id, connection.instance_id

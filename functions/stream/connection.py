@@ -67,6 +67,11 @@ class Connection:
         self._waiter: asyncio.Future[None] | None = None
         self._gap: asyncio.TimerHandle | None = None
 
+    @property
+    def instance(self) -> tuple[str, str, str]:
+        """The process that listens: project, worker id, instance id."""
+        return self.project, self.worker_id, self.instance_id
+
     def wake(self, groups: Iterable[Group]) -> None:
         """There may be work of these groups."""
         self._pending.update(groups)

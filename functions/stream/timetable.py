@@ -14,6 +14,7 @@ import logging
 import math
 import random
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from connection import Connection
@@ -31,7 +32,8 @@ SLACK_SECONDS = 0.005
 #: Looks that are due within this time are done together.
 TOGETHER_SECONDS = 0.02
 MAX_GROUPS = 500  # in one statement
-MAX_COUNT = 200  # work is counted no further than this
+MAX_COUNT = 200  # work of a group is counted no further than this, and so many of its streams are asked for
+MAX_ASKED = 1000  # streams, of all groups together, in one statement
 FULL_SECONDS = 1.5  # how long a worker seen without a free slot is woken last
 
 
@@ -60,11 +62,13 @@ class Timetable:
         """A hint said that so much is ready: wakes that many, and looks soon whether they took it."""
         group.wake(count, now)
         group.misses = max(group.misses, 1)
-        self.expect(group, now + FIRST_OFFER_SECONDS)
+        # Where work has been left over for a while everyone is busy, and whoever ends a task asks for the next by itself.
+        self.expect(group, now + FIRST_OFFER_SECONDS * (1 if group.misses < 4 else 4))
 
     async def run(self) -> None:
         """Looks for ever; ends by cancellation only."""
         loop = asyncio.get_running_loop()
+        failing = False  # told once, until it works again
         while True:
             self._kick.clear()
             now = loop.time()
@@ -80,8 +84,10 @@ class Timetable:
                 continue
             try:
                 await self._look(now)
+                failing = False
             except Unavailable as error:
-                log.warning("the stream cannot look for due work: %s", error)
+                log.log(logging.INFO if failing else logging.WARNING, "the stream cannot look for due work: %s", error)
+                failing = True
                 await asyncio.sleep(random.uniform(0.5, 1.5))
             except Exception:
                 log.exception("the stream cannot look for due work")
@@ -110,6 +116,7 @@ class Timetable:
             raise
         self.looks += 1
         now = asyncio.get_running_loop().time()
+        left: list[tuple[Group, int]] = []
         for row in rows:
             group = groups[row.n]
             if row.due_in is not None:
@@ -117,36 +124,35 @@ class Timetable:
             if row.lease_in is not None:
                 self.expect(group, now + row.lease_in + SLACK_SECONDS, everything=True)
             group.lapsed = row.lapsed
-            if row.claimable == 0:
-                group.misses = 0
+            if row.claimable:
+                left.append((group, row.claimable))
             else:
-                await self._offer(group, row.claimable)
+                group.misses = 0
+        await self._ask_who_is_full([group for group, _ in left if group.misses])
+        for group, claimable in left:
+            self._offer(group, claimable)
 
-    async def _offer(self, group: Group, claimable: int) -> None:
-        """Wakes streams for work that is there: at first as many as there is work, then more each time nobody took it."""
-        if group.misses:
-            await self._ask_who_is_full(group)
+    def _offer(self, group: Group, claimable: int) -> None:
+        """Wakes streams for work that is there: as many as there is work, and more each time that nobody took it."""
         now = asyncio.get_running_loop().time()
         step = 1 << min(group.misses, 10)
-        group.wake(max(min(claimable, MAX_COUNT), step), now)
+        group.wake(max(claimable, step), now)
         group.misses += 1
         self.expect(group, now + min(FIRST_OFFER_SECONDS * step, self._regular_seconds) * random.uniform(0.9, 1.1))
 
-    async def _ask_who_is_full(self, group: Group) -> None:
-        """Marks members that the database knows to be full, so that the others are woken before them."""
+    async def _ask_who_is_full(self, groups: list[Group]) -> None:
+        """Marks the streams next in turn that the database knows to be full, so that the others are woken before them."""
         now = asyncio.get_running_loop().time()
-        asked: list[Connection] = []
-        for connection in group.members:
-            if len(asked) >= MAX_COUNT:
+        asked: dict[Connection, None] = {}
+        for group in groups:
+            asked |= dict.fromkeys(c for c in islice(group.members, MAX_COUNT) if c.full_until <= now)
+            if len(asked) > MAX_ASKED:
                 break
-            if connection.full_until <= now:
-                asked.append(connection)
-        if not asked:
-            return
-        full = await wakes.full(self._database, group.project, [(c.worker_id, c.instance_id) for c in asked])
-        for connection in asked:
-            if (connection.worker_id, connection.instance_id) in full:
-                connection.full_until = now + FULL_SECONDS
+        if asked:
+            full = await wakes.full(self._database, [connection.instance for connection in asked])
+            for connection in asked:
+                if connection.instance in full:
+                    connection.full_until = now + FULL_SECONDS
 
 
 def _asked(n: int, group: Group, leases: bool) -> dict[str, Any]:

@@ -62,7 +62,9 @@ class Listener:
             try:
                 await self._session()
             except (psycopg.Error, SessionLost, OSError) as error:
-                log.warning("the session that listens for hints is replaced: %s", str(error).strip() or type(error).__name__)
+                # Told when a session is lost, and once where there was none; an outage fills no log.
+                level = logging.WARNING if self.listening or pause == FIRST_PAUSE else logging.INFO
+                log.log(level, "the session that listens for hints is replaced: %s", str(error).strip() or type(error).__name__)
             finally:
                 self.listening = False
             # Growing and jittered, so that a database that comes back is not met by all its listeners at once; a session

@@ -38,13 +38,11 @@ async def outlook(database: Database, groups: Sequence[dict[str, Any]]) -> list[
     return await database.one(sql.outlook(groups=_encode(groups).decode()))
 
 
-async def full(database: Database, project: str, instances: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Of these (worker id, instance id): those known to have no slot free, or to be draining."""
-    asked = [{"worker_id": worker, "instance_id": instance} for worker, instance in instances]
-    return {
-        (row.worker_id, row.instance_id)
-        for row in await database.one(sql.full(project=project, instances=_encode(asked).decode()))
-    }
+async def full(database: Database, instances: Sequence[tuple[str, str, str]]) -> set[tuple[str, str, str]]:
+    """Of these (project, worker id, instance id): those known to have no slot free, or to be draining."""
+    asked = [{"project": project, "worker_id": worker, "instance_id": instance} for project, worker, instance in instances]
+    rows = await database.one(sql.full(instances=_encode(asked).decode()))
+    return {(row.project, row.worker_id, row.instance_id) for row in rows}
 
 
 async def cancels(database: Database, projects: Sequence[str]) -> list[Row]:

@@ -28,9 +28,9 @@ CROSS JOIN LATERAL (
 
 -- :: full
 -- Of these instances, those that are known to take nothing now. One that never claimed is not known.
-SELECT i.worker_id, i.instance_id
-FROM json_to_recordset(%(instances)s::json) AS g(worker_id text, instance_id text)
-JOIN instances i ON i.project = %(project)s AND i.worker_id = g.worker_id AND i.instance_id = g.instance_id
+SELECT i.project, i.worker_id, i.instance_id
+FROM json_to_recordset(%(instances)s::json) AS g(project text, worker_id text, instance_id text)
+JOIN instances i ON i.project = g.project AND i.worker_id = g.worker_id AND i.instance_id = g.instance_id
 WHERE i.draining OR i.drain_requested OR i.slots <= (
     SELECT count(*) FROM tasks t WHERE t.project = i.project AND t.instance_id = i.instance_id AND t.claim_id IS NOT NULL
       AND t.status = 'running' AND t.worker_id = i.worker_id)
