@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from ..errors import InvalidRequest, InvalidType, PayloadTooLarge
-from ..jsontext import escape
+from ..jsontext import clean, escape
 from .times import read
 
 TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -49,6 +49,12 @@ def _tag_key(value: str) -> str:
     return value
 
 
+def _storable(value: str) -> str:
+    if "\x00" in value:
+        raise PydanticCustomError("storable", "must not contain U+0000")
+    return value
+
+
 def _type(value: str) -> str:
     if TYPE.fullmatch(value) is None:
         raise PydanticCustomError(
@@ -74,9 +80,13 @@ def _instant(value: Any) -> datetime:
     if not isinstance(value, str):
         raise PydanticCustomError("instant", "must be an RFC 3339 instant such as 2026-01-31T12:00:00Z")
     try:
-        return read(value)
+        instant = read(value)
     except (ValueError, OverflowError) as error:
         raise PydanticCustomError("instant", "{reason}", {"reason": str(error)[:200]}) from None
+    # What is stored is read again in any time zone: at the ends of the calendar that would be a year that cannot be told.
+    if not 1970 <= instant.year < 9000:
+        raise PydanticCustomError("instant", "must lie between the years 1970 and 9000")
+    return instant
 
 
 def _uuid(value: Any) -> UUID:
@@ -90,7 +100,7 @@ def _uuid(value: Any) -> UUID:
 
 Identifier = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_identifier)]
 TagKey = Annotated[Identifier, AfterValidator(_tag_key)]
-TagValue = Annotated[str, Field(max_length=255)]
+TagValue = Annotated[str, Field(max_length=255), AfterValidator(_storable)]
 TaskType = Annotated[str, Field(json_schema_extra={"pattern": "^" + TYPE.pattern + "$"}), AfterValidator(_type)]
 SchemaVersion = Annotated[int, Field(ge=1, le=2_147_483_647)]
 PathName = Annotated[str, Field(json_schema_extra={"pattern": "^" + _PATH_NAME.pattern + "$"}), AfterValidator(_path_name)]
@@ -100,7 +110,7 @@ Seconds = Annotated[float, Field(ge=0, le=315_360_000, allow_inf_nan=False)]  # 
 PositiveSeconds = Annotated[float, Field(gt=0, le=315_360_000, allow_inf_nan=False)]
 Priority = Annotated[int, Field(ge=-100, le=100)]
 Limit = Annotated[int, Field(ge=1, le=1_000_000)]
-Note = Annotated[str, Field(max_length=TEXT_BYTES)]
+Note = Annotated[str, Field(max_length=TEXT_BYTES), AfterValidator(clean)]
 
 
 def check_size(text: str, pointer: str) -> None:
