@@ -29,6 +29,10 @@ INSERT INTO service DEFAULT VALUES;
 CREATE TABLE projects (
     name            text COLLATE "C" PRIMARY KEY CHECK (name ~ '^[a-z0-9][a-z0-9-]{0,62}$'),
     require_worker  text CHECK (require_worker IN ('registered', 'online')),
+    paused_at       timestamptz,
+    resumed_at      timestamptz,
+    submits_per_second double precision CHECK (submits_per_second > 0),  -- of each key of the project; null: no limit
+    submits_burst   integer CHECK (submits_burst >= 1),
     idempotency_key text COLLATE "C" UNIQUE,
     created_at      timestamptz NOT NULL DEFAULT app_now()
 );
@@ -74,6 +78,7 @@ CREATE TABLE tasks (
     idempotency_key   text COLLATE "C",
     concurrency_key   text COLLATE "C",
     concurrency_limit integer CHECK (concurrency_limit >= 1),
+    submitted         text,                            -- the policy fields of the submit, as JSON: a rerun starts from them
     -- Policy: null until the first claim fills in the handler's value or the protocol default.
     max_attempts          integer CHECK (max_attempts >= 1),
     initial_delay_seconds double precision,
@@ -128,7 +133,7 @@ CREATE TABLE tasks (
 CREATE INDEX tasks_ready ON tasks (project, type, schema_version, pool, priority DESC, due_at, id)
     WHERE status = 'queued' AND hold IS NULL;
 CREATE INDEX tasks_due ON tasks (project, type, schema_version, pool, due_at) WHERE status = 'queued' AND hold = 'due';
-CREATE INDEX tasks_blocked ON tasks (project, concurrency_key, type, schema_version, pool, priority DESC, due_at, id)
+CREATE INDEX tasks_blocked ON tasks (project, concurrency_key, type, schema_version, pool, concurrency_limit, priority DESC, due_at, id)
     WHERE status = 'queued' AND hold = 'concurrency';
 CREATE INDEX tasks_key_ready ON tasks (project, concurrency_key)
     WHERE status = 'queued' AND hold IS NULL AND concurrency_key IS NOT NULL;
@@ -186,6 +191,7 @@ CREATE TABLE concurrency_keys (
     project   text COLLATE "C" NOT NULL,
     key       text COLLATE "C" NOT NULL,
     locked_by uuid,
+    most      integer CHECK (most >= 0),               -- an operator's limit: the smaller of it and the task's own counts
     PRIMARY KEY (project, key)
 );
 
@@ -269,6 +275,16 @@ CREATE TABLE task_types (
     PRIMARY KEY (project, type, schema_version)
 );
 
+-- Types that nobody may claim for now; their tasks stay where they are in the claim's index.
+CREATE TABLE pauses (
+    project        text COLLATE "C" NOT NULL,
+    type           text COLLATE "C" NOT NULL,
+    schema_version integer NOT NULL,
+    paused_at      timestamptz,                        -- null: resumed
+    resumed_at     timestamptz,                        -- waits for a worker are counted from here
+    PRIMARY KEY (project, type, schema_version)
+);
+
 CREATE TABLE roll_ups (
     project        text COLLATE "C" NOT NULL,
     type           text COLLATE "C" NOT NULL,
@@ -282,6 +298,24 @@ CREATE TABLE roll_ups (
     PRIMARY KEY (project, type, schema_version, minute)
 );
 CREATE INDEX roll_ups_minute ON roll_ups (minute);
+
+-- What is left of a key's allowance of submits, where its project limits them.
+CREATE TABLE allowances (
+    key_id text COLLATE "C" PRIMARY KEY,
+    left_over double precision NOT NULL,
+    at     timestamptz NOT NULL
+);
+
+-- First answers of calls that would do their work twice (bulk), kept for a day under their idempotency key.
+CREATE TABLE answers (
+    project text COLLATE "C" NOT NULL,
+    key     text COLLATE "C" NOT NULL,
+    hash    bytea NOT NULL,
+    answer  text NOT NULL,
+    at      timestamptz NOT NULL,
+    PRIMARY KEY (project, key)
+);
+CREATE INDEX answers_at ON answers (at);
 
 CREATE TABLE audit (
     id      uuid PRIMARY KEY,

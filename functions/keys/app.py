@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
-from interlock_core import keys
+from interlock_core import controls, keys
 from interlock_core.http import Answer, Call, api, endpoint, lambda_handler
 from interlock_core.wire import cursors
-from interlock_core.wire.operator import NewKey, NewProject, Nothing
+from interlock_core.wire.operator import NewKey, NewProject, Nothing, Rotate
 from interlock_core.wire.queries import query
 
 
@@ -40,6 +41,28 @@ async def revoke_key(call: Call) -> dict[str, Any]:
     return await keys.revoke(call.database, call.key, call.path("id"))
 
 
+@endpoint("POST", "/v1/keys/{id}/rotate", keys=("operator",), body=Rotate, status=201)
+async def rotate_key(call: Call) -> Answer:
+    """Make a new key with the rights of the old one, which lives on for a stated overlap."""
+    view = await keys.rotate(call.database, call.key, call.path("id"), call.body)
+    return Answer(view, 200 if view["duplicate"] else 201)
+
+
+@endpoint("GET", "/v1/audit", keys=("operator",))
+async def audit(call: Call) -> dict[str, Any]:
+    """Who did what, when, to what: newest first."""
+    given = query(call.request, ("limit", "cursor"))
+    limit = cursors.page_limit(given.get("limit", [None])[-1])
+    scope = ["audit", call.key.project]
+    after = cursors.read(scope, given.get("cursor", [None])[-1], cursors.instant, UUID)
+    rows = await controls.audit(call.database, call.key.project, after, limit)
+    page = rows[:limit]
+    return {
+        "items": [controls.audit_view(row) for row in page],
+        "nextCursor": cursors.write(scope, [page[-1].at, page[-1].id]) if len(rows) > limit else None,
+    }
+
+
 @endpoint("POST", "/v1/projects", keys=("admin",), body=NewProject, status=201)
 async def create_project(call: Call) -> Answer:
     """Make a project; the same name again answers the project that there is."""
@@ -59,5 +82,5 @@ async def list_projects(call: Call) -> dict[str, Any]:
     return {"items": page, "nextCursor": cursors.write(["projects"], [page[-1]["name"]]) if len(rows) > limit else None}
 
 
-app = api(create_key, list_keys, revoke_key, create_project, list_projects)
+app = api(create_key, list_keys, revoke_key, rotate_key, audit, create_project, list_projects)
 handler = lambda_handler(app)

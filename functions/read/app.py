@@ -10,12 +10,11 @@ import interlock_core
 from interlock_core import doctor as health
 from interlock_core import metrics as figures
 from interlock_core import overview, tasks
-from interlock_core.errors import InvalidRequest, InvalidType
+from interlock_core.errors import InvalidRequest
 from interlock_core.http import Answer, Call, api, endpoint, lambda_handler
 from interlock_core.states import ENDS
 from interlock_core.wire import cursors
-from interlock_core.wire.fields import TYPE
-from interlock_core.wire.queries import TaskFilter, query, task_filter
+from interlock_core.wire.queries import TaskFilter, named_type, query, task_filter
 
 READERS = ("task-producer", "operator")
 ANYBODY = ("task-producer", "task-worker", "operator", "metrics", "admin")
@@ -49,7 +48,7 @@ async def find_all(call: Call) -> dict[str, Any]:
     """Tasks of the project, newest first; list items leave out input and result."""
     given = query(call.request, (*TaskFilter.NAMES, "limit", "cursor"))
     limit = cursors.page_limit(given.get("limit", [None])[-1])
-    filters, asked = task_filter(given)
+    filters, asked = task_filter({name: values for name, values in given.items() if name in TaskFilter.NAMES})
     scope = ["tasks", call.key.project, asked]
     after = cursors.read(scope, given.get("cursor", [None])[-1], cursors.instant, UUID)
     rows = await tasks.find_all(call.database, call.key.project, filters, after, limit)
@@ -94,12 +93,8 @@ async def list_task_types(call: Call) -> dict[str, Any]:
 async def get_task_type(call: Call) -> dict[str, Any]:
     """One task type in full: its handlers with their schemas and policies too."""
     query(call.request, ())
-    task_type, version = f"{call.path('group')}/{call.path('name')}", call.path("version")
-    if TYPE.fullmatch(task_type) is None:
-        raise InvalidType("the task type must be group/name", "/group")
-    if not version.isascii() or not version.isdigit() or len(version) > 10 or not 1 <= int(version) <= 2_147_483_647:
-        raise InvalidRequest("version must be a whole number of at least 1", "/version")
-    return await overview.task_type(call.database, call.settings, call.key.project, task_type, int(version))
+    task_type, version = named_type(call.path("group"), call.path("name"), call.path("version"))
+    return await overview.task_type(call.database, call.settings, call.key.project, task_type, version)
 
 
 @endpoint("GET", "/v1/workers", keys=READERS)

@@ -8,6 +8,7 @@ from interlock_core import workers
 from interlock_core.errors import InvalidRequest
 from interlock_core.http import Call, api, endpoint, lambda_handler
 from interlock_core.wire.fields import is_path_name
+from interlock_core.wire.operator import Nothing
 from interlock_core.wire.worker import Register
 
 WORKER = ("task-worker",)
@@ -31,5 +32,17 @@ async def remove_instance(call: Call) -> dict[str, Any]:
     return await workers.remove(call.database, call.key, call.path("workerId"), call.path("instanceId"))
 
 
-app = api(register, remove_instance)
+@endpoint("POST", "/v1/workers/{workerId}/drain", keys=("operator",), body=Nothing)
+async def drain(call: Call) -> dict[str, Any]:
+    """Ask the processes of a worker that are alive now to claim no more, finish and end."""
+    return await workers.drain(call.database, call.key, call.path("workerId"))
+
+
+@endpoint("DELETE", "/v1/workers/{workerId}", keys=("operator",))
+async def remove(call: Call) -> dict[str, Any]:
+    """Take a worker's registration away; its running attempts go on."""
+    return await workers.unregister(call.database, call.key, call.path("workerId"))
+
+
+app = api(register, remove_instance, drain, remove)
 handler = lambda_handler(app)

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import select
+import socket
 import time
-from collections.abc import AsyncIterator, Callable, Hashable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -36,6 +38,7 @@ SQL = Path(__file__).parent / "sql"
 CALL_SECONDS = 25.0  # below every gateway's limit: what we did not finish by then is rolled back and said to be so
 WAIT_SECONDS = 5.0  # for a free connection
 CHECK_AFTER_SECONDS = 30.0  # an idle connection older than this answers a query before it is trusted with work
+CHECK_SECONDS = 3.0  # for that answer
 
 Row = Any
 T = TypeVar("T")
@@ -123,10 +126,11 @@ class Database:
         """
         for last in (False, True):
             try:
-                async with asyncio.timeout(CALL_SECONDS), self.connection() as connection:
-                    if armed:
-                        return await _one_by_one(connection, steps, notify)
-                    return await self._pipeline(connection, steps, notify)
+                async with asyncio.timeout(CALL_SECONDS + 1), self.connection() as connection:
+                    with _cut_after(connection, CALL_SECONDS):
+                        if armed:
+                            return await _one_by_one(connection, steps, notify)
+                        return await self._pipeline(connection, steps, notify)
             except _AGAIN as error:
                 if last:
                     raise Unavailable(f"the database gave up on a conflict: {type(error).__name__}") from error
@@ -198,9 +202,14 @@ class Database:
     async def _take(self) -> psycopg.AsyncConnection[Row]:
         while self._idle:
             connection, since = self._idle.pop()
-            if await _is_alive(connection, time.monotonic() - since):
+            alive = False
+            try:
+                alive = await _is_alive(connection, time.monotonic() - since)
+            finally:  # also where the caller was cancelled meanwhile
+                if not alive:
+                    await connection.close()
+            if alive:
                 return connection
-            await connection.close()
         return await psycopg.AsyncConnection.connect(
             self.url,
             autocommit=True,
@@ -244,11 +253,30 @@ async def _is_alive(connection: psycopg.AsyncConnection[Row], idle_seconds: floa
         readable, _, _ = select.select([connection.fileno()], [], [], 0) if connection.fileno() < 1024 else ([], [], [])
         if not readable and idle_seconds < CHECK_AFTER_SECONDS:
             return True
-        async with asyncio.timeout(3):
+        with _cut_after(connection, CHECK_SECONDS):
             row = await (await connection.execute("SELECT pg_is_in_recovery()")).fetchone()
         return row is not None and not row[0]
     except (psycopg.Error, TimeoutError, OSError, ValueError):
         return False
+
+
+@contextmanager
+def _cut_after(connection: psycopg.AsyncConnection[Row], seconds: float) -> Iterator[None]:
+    """Ends the connection's socket if the block takes longer, which ends the wait for it at once.
+
+    A mere time-out would cancel the query first, on a second connection and with waits of its own: ten seconds more where the
+    server has fallen silent.
+    """
+
+    def cut() -> None:
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as same:
+            same.shutdown(socket.SHUT_RDWR)
+
+    timer = asyncio.get_running_loop().call_later(seconds, cut)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 async def _one_by_one(connection: psycopg.AsyncConnection[Row], steps: tuple[Step, ...], notify: Step | None) -> list[list[Row]]:

@@ -15,6 +15,7 @@
     ├── EpochChanged             409 EPOCH_CHANGED
     ├── IdempotencyConflict      409 IDEMPOTENCY_CONFLICT
     ├── TaskFinished             409 TASK_FINISHED
+    ├── TaskNotFinished          409 TASK_NOT_FINISHED
     ├── TaskNotUnknown           409 TASK_NOT_UNKNOWN
     ├── OutcomeUnknown           409 OUTCOME_UNKNOWN
     ├── WorkerIdConflict         409 WORKER_ID_CONFLICT
@@ -146,6 +147,11 @@ class IdempotencyConflict(Problem):
 class TaskFinished(Problem):
     code, status, title = "TASK_FINISHED", 409, "The task is settled"
     default_next = "Read the task; its result does not change any more."
+
+
+class TaskNotFinished(Problem):
+    code, status, title = "TASK_NOT_FINISHED", 409, "The task is not settled yet"
+    default_next = "Wait for its end, or cancel it first."
 
 
 class TaskNotUnknown(Problem):

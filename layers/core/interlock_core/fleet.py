@@ -29,9 +29,10 @@ class Fleet:
 
     serving: dict[tuple[str, str], Serving]
     nearest: list[Any]
+    paused: frozenset[str]  # type@version; "project" for all of it
 
 
-NOBODY = Fleet({}, [])
+NOBODY = Fleet({}, [], frozenset())
 
 
 def state(project: str, types: Iterable[tuple[str, int]], settings: Settings) -> Step:
@@ -50,7 +51,11 @@ def state(project: str, types: Iterable[tuple[str, int]], settings: Settings) ->
 def read(rows: list[Any]) -> Fleet:
     """The fleet from the rows of `state`."""
     serving = {(r.serves, r.pool): Serving(r.instances, r.draining, r.slots, r.used) for r in rows if r.serves is not None}
-    return Fleet(serving, [r for r in rows if r.serves is None])
+    others = [r for r in rows if r.serves is None]
+    paused = frozenset(
+        "project" if r.schema_version is None else f"{r.type}@{r.schema_version}" for r in others if r.worker_id is None
+    )
+    return Fleet(serving, [r for r in others if r.worker_id is not None], paused)
 
 
 def waiting(row: Any, fleet: Fleet) -> dict[str, str] | None:
@@ -67,13 +72,17 @@ def waiting(row: Any, fleet: Fleet) -> dict[str, str] | None:
                 "It is tried again by itself at that time.",
             )
         return _because("not-due", f"the task is due at {when(row.due_at)}", "It starts by itself at or after that time.")
+    name = f"{row.type}@{row.schema_version}"
+    if name in fleet.paused:
+        return _because("paused", f"{name} is paused", "An operator resumes the type.")
+    if "project" in fleet.paused:
+        return _because("paused", f"the project {row.project} is paused", "An operator resumes the project.")
     if row.hold == "concurrency":
         return _because(
             "concurrency-limit",
             f"{row.concurrency_limit} tasks at most may hold the concurrency key {row.concurrency_key!r}",
             "It starts when a holder of the key ends; or submit with a higher limit.",
         )
-    name = f"{row.type}@{row.schema_version}"
     found = fleet.serving.get((name, row.pool))
     if found is None:
         return _no_worker(row, name, fleet)

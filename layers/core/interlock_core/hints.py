@@ -1,7 +1,8 @@
 """Hints to the stream: "read the truth again". Losing every one of them costs at most a polling interval.
 
 A payload is compact JSON: `{"p": project, "ready": [[type@version, pool, tasks, in-seconds]], "done": [task ids],
-"cancel": [[worker, instance, task, attempt]]}`. Payloads stay below Postgres's 8,000 bytes; what does not fit becomes `"*"`.
+"cancel": [[worker, instance, task, attempt]],
+"drain": [[worker, instance]]}`. Payloads stay below Postgres's 8,000 bytes; what does not fit becomes `"*"`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ Group = tuple[str, str, int, float]  # type@version, pool, tasks, seconds until 
 
 
 def payload(
-    project: str, *, ready: Iterable[Group] = (), done: Iterable[UUID] = (), cancel: Iterable[tuple[str, str, UUID, UUID]] = ()
+    project: str,
+    *,
+    ready: Iterable[Group] = (),
+    done: Iterable[UUID] = (),
+    cancel: Iterable[tuple[str, str, UUID, UUID]] = (),
+    drain: Iterable[tuple[str, str]] = (),
 ) -> str:
     """One hint. Anything too long for a notice is replaced by `"*"`: re-read everything of that kind."""
     parts: dict[str, Any] = {"p": project}
@@ -35,6 +41,8 @@ def payload(
         parts["done"] = ids
     if holders := list(cancel):
         parts["cancel"] = holders
+    if instances := list(drain):
+        parts["drain"] = instances
     text = _encode(parts)
     if len(text) > MAX_BYTES:
         text = _encode({"p": project} | {kind: "*" for kind in parts if kind != "p"})

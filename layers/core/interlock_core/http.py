@@ -161,25 +161,22 @@ def lambda_handler(app: Starlette) -> Callable[[dict[str, Any], Any], Any]:
     """The Lambda entry point: one event loop and one lazily made connection for the life of the execution environment."""
     from mangum import Mangum  # noqa: PLC0415  # a local host never needs it
 
-    adapter = Mangum(app, lifespan="off")
+    adapters: list[Mangum] = []
 
     def handle(event: dict[str, Any], context: Any) -> Any:
-        _enter_loop()
+        _enter_loop()  # first: Mangum makes a loop of its own where there is none
+        if not adapters:
+            adapters.append(Mangum(app, lifespan="off"))
         if app.state.database is None:
             open_database(app, 1)
         try:
-            return adapter(event, context)
+            return adapters[0](event, context)
         except (ValueError, UnicodeError) as error:  # a body that says base64 and is not
             if not event.get("isBase64Encoded"):
                 raise
-            refusal = InvalidRequest(f"the body is not valid base64: {type(error).__name__}")
-            text = _encode(refusal.body(uuid4().hex)).decode()
-            return {
-                "statusCode": 400,
-                "headers": {"content-type": "application/problem+json"},
-                "body": text,
-                "isBase64Encoded": False,
-            }
+            refused = _refuse(InvalidRequest(f"the body is not valid base64: {type(error).__name__}"), uuid4().hex)
+            headers = {name.decode(): value.decode() for name, value in refused.raw_headers}
+            return {"statusCode": 400, "headers": headers, "body": bytes(refused.body).decode(), "isBase64Encoded": False}
 
     return handle
 

@@ -21,7 +21,7 @@ from .canonical import write
 from .db import Database, Refused, statements
 from .errors import IdempotencyConflict, InvalidRequest, KeyRevoked, NotFound, ScopeDenied, Unauthenticated
 from .ids import new_id
-from .wire.operator import NewKey
+from .wire.operator import NewKey, Rotate
 from .wire.times import when
 
 LETTERS = {"task-producer": "p", "task-worker": "w", "operator": "o", "metrics": "m", "admin": "a"}
@@ -43,6 +43,7 @@ class Key:
     pools: tuple[str, ...] | None
     worker_ids: tuple[str, ...] | None
     may_schedule: bool
+    rated: bool = False  # its project limits submits
 
     def check_worker(self, worker_id: str, pool: str, types: list[str]) -> None:
         """Raises ScopeDenied for a worker id, pool or type outside the narrowing of this key."""
@@ -112,6 +113,7 @@ class Keyring:
             pools=tuple(row.pools) if row.pools is not None else None,
             worker_ids=tuple(row.worker_ids) if row.worker_ids is not None else None,
             may_schedule=row.may_schedule,
+            rated=row.rated,
         )
 
 
@@ -217,6 +219,40 @@ async def revoke(database: Database, caller: Key, key_id: str) -> dict[str, Any]
     if not rows:
         raise NotFound(f"there is no key {key_id} in this project")
     return {**_view(rows[0]), "duplicate": not rows[0].changed}
+
+
+async def rotate(database: Database, caller: Key, key_id: str, request: Rotate) -> dict[str, Any]:
+    """A new key with the rights of the old one, which lives on for `overlap_seconds` at most.
+
+    A repeated idempotencyKey answers the first new key without its secret. Raises NotFound, KeyRevoked, IdempotencyConflict.
+    """
+    found = await database.one(sql.find(id=key_id))
+    if not found or found[0].project != caller.project:
+        raise NotFound(f"there is no key {key_id} in this project")
+    new_key_id, key, secret_hash = _make(found[0].kind)
+    request_hash = hashlib.sha256(write({"rotate": key_id, "overlapSeconds": request.overlap_seconds}).encode()).digest()
+    try:
+        rows = await database.one(
+            sql.rotate(
+                id=key_id,
+                project=caller.project,
+                new_id=new_key_id,
+                secret_hash=secret_hash,
+                idempotency_key=request.idempotency_key,
+                request_hash=request_hash,
+                by=caller.id,
+                overlap_seconds=request.overlap_seconds,
+                audit_id=new_id(),
+            )
+        )
+    except Refused:
+        raise KeyRevoked(f"the key {key_id} was revoked; a rotation would bring it back") from None
+    row = rows[0]
+    if row.id == new_key_id:
+        return {**_view(row), "key": key, "duplicate": False}
+    if bytes(row.request_hash) != request_hash:
+        raise IdempotencyConflict(f"the idempotency key made key {row.id} from another request")
+    return {**_view(row), "duplicate": True}
 
 
 async def create_project(

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from . import admission, canonical, fleet, hints, tasks
+from . import admission, canonical, controls, fleet, hints, tasks
 from .db import Database, Refused, Step, statements
 from .errors import (
     IdempotencyConflict,
@@ -35,6 +35,7 @@ sql = statements("submit")
 
 _encode = msgspec.json.Encoder().encode
 _RETRY_FIELDS = ("max_attempts", "initial_delay_seconds", "multiplier", "max_delay_seconds", "jitter")
+_POLICY = (*_RETRY_FIELDS, "lease_seconds", "timeout_seconds", "start_deadline_seconds")
 _UNHASHED = {"idempotencyKey", "trace", "requireWorker"}
 
 
@@ -72,6 +73,9 @@ def _row(submission: Submission, settings: Settings) -> dict[str, Any]:
     }
     for name in _RETRY_FIELDS:
         row[name] = getattr(retry, name) if retry is not None else None
+    # what was submitted, before a claim fills in the rest: a rerun starts from it
+    given = as_json([{name: row[name] for name in _POLICY}])[1:-1]
+    row["submitted"] = given if given != "{}" else None
     if request.idempotency_key is not None:
         digest, fields = canonical.fingerprint(canonical_fields(submission))
         row |= {"hash": digest.hex(), "version": canonical.VERSION, "fields": fields}
@@ -107,6 +111,8 @@ async def submit(database: Database, settings: Settings, key: Key, submission: S
     check_size(submission.input, "/input")
     row = _row(submission, settings)
     project = key.project
+    if key.rated:
+        await _spend(database, key, [row])
     shared: Gather[tuple[Submission, dict[str, Any]], _Stored] = database.shared(
         ("submit", project),
         lambda: Gather(lambda items: _store_singles(database, settings, project, items), lambda item: item[1]["idempotency_key"]),
@@ -212,6 +218,8 @@ async def submit_batch(
                 errors=[{"pointer": f"/tasks/{index}/{field}", "message": "differs from an earlier item with the same key"}],
             )
         answers.append(((earlier or row)["id"], earlier is not None))
+    if key.rated:
+        await _spend(database, key, rows)
     keys = sorted({row["concurrency_key"] for row in rows if row["concurrency_key"]})
     try:
         results = await database.run(*_store(key.project, settings, rows, keys), notify=_hint(key.project, submissions))
@@ -221,12 +229,20 @@ async def submit_batch(
     return [{"id": verdicts[i].task_id, "deduplicated": verdicts[i].deduplicated or twice} for i, twice in answers]
 
 
+async def _spend(database: Database, key: Key, rows: list[dict[str, Any]]) -> None:
+    """Takes what is new from the key's allowance; a repeat of an accepted request costs nothing and is never refused."""
+    named = sorted({row["idempotency_key"] for row in rows if row["idempotency_key"] is not None})
+    known = len(await database.one(sql.conflict(project=key.project, keys=named))) if named else 0
+    if len(rows) > known:
+        await controls.spend(database, key, len(rows) - known)
+
+
 def _store(project: str, settings: Settings, rows: list[dict[str, Any]], keys: list[str]) -> list[Step]:
     named = [row for row in rows if row["idempotency_key"] is not None]
-    text = _json(rows)
+    text = as_json(rows)
     steps = [sql.insert(project=project, rows=text, offline_seconds=settings.offline_seconds)]
     if named:
-        texts = _json([{name: row[name] for name in ("id", "idempotency_key", "hash", "version", "fields")} for row in named])
+        texts = as_json([{name: row[name] for name in ("id", "idempotency_key", "hash", "version", "fields")} for row in named])
         steps.insert(0, sql.reserve(project=project, rows=texts, ttl=settings.idempotency_ttl_seconds))
     if keys:
         call = new_id()
@@ -237,7 +253,7 @@ def _store(project: str, settings: Settings, rows: list[dict[str, Any]], keys: l
     return steps
 
 
-def _json(rows: list[dict[str, Any]]) -> str:
+def as_json(rows: list[dict[str, Any]]) -> str:
     """Rows as one JSON parameter, without what is null: most of a plain task is."""
     return _encode([{name: value for name, value in row.items() if value is not None} for row in rows]).decode()
 

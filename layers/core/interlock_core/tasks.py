@@ -14,8 +14,6 @@ from .db import Database, statements
 from .errors import (
     InvalidRequest,
     NotFound,
-    OutcomeUnknown,
-    TaskFinished,
     TaskNotUnknown,
 )
 from .ids import new_id
@@ -27,13 +25,12 @@ from .wire.fields import check_size
 from .wire.producer import Resolve
 from .wire.times import when
 
-tasks_sql = statements("tasks")
-cancel_sql = statements("cancel")
+sql = statements("tasks")
 resolve_sql = statements("resolve")
 
 
 async def _one(database: Database, settings: Settings, project: str, task_id: UUID) -> dict[str, Any]:
-    rows = await database.one(tasks_sql.view(project=project, ids=[task_id]))
+    rows = await database.one(sql.view(project=project, ids=[task_id]))
     if not rows:
         raise NotFound(f"there is no task {task_id} in this project")
     return await show(database, settings, project, rows[0])
@@ -48,7 +45,7 @@ async def show(database: Database, settings: Settings, project: str, row: Any) -
 
 async def find(database: Database, project: str, task_id: UUID) -> Any:
     """The row of a task. Raises NotFound, also for another project's task."""
-    rows = await database.one(tasks_sql.view(project=project, ids=[task_id]))
+    rows = await database.one(sql.view(project=project, ids=[task_id]))
     if not rows:
         raise NotFound(f"there is no task {task_id} in this project")
     return rows[0]
@@ -71,7 +68,7 @@ async def wait(database: Database, project: str, row: Any, seconds: float) -> An
 async def attempts(database: Database, task_id: UUID) -> list[dict[str, Any]]:
     """The attempts of a task as its journal tells them, oldest first, at most 1000 events."""
     found: dict[UUID, dict[str, Any]] = {}
-    for event in await database.one(tasks_sql.attempts(id=task_id)):
+    for event in await database.one(sql.attempts(id=task_id)):
         if event.kind == "claimed":
             data = msgspec.json.decode(event.data)
             found[event.attempt_id] = {
@@ -95,7 +92,7 @@ async def attempts(database: Database, task_id: UUID) -> list[dict[str, Any]]:
 async def find_all(database: Database, project: str, filters: dict[str, Any], after: list[Any] | None, limit: int) -> list[Any]:
     """Rows of a page, newest first, one more than `limit` if there are more."""
     return await database.one(
-        tasks_sql.page(
+        sql.page(
             project=project,
             **filters,
             after_at=after[0] if after else None,
@@ -117,7 +114,7 @@ async def show_all(database: Database, settings: Settings, project: str, rows: l
 async def journal(database: Database, project: str, task_id: UUID, after: int, limit: int) -> list[dict[str, Any]]:
     """Events of a task after a seq, in order, one more than `limit` if there are more. Raises NotFound."""
     await find(database, project, task_id)
-    return [event_view(row) for row in await database.one(tasks_sql.journal(id=task_id, after=after, limit=limit + 1))]
+    return [event_view(row) for row in await database.one(sql.journal(id=task_id, after=after, limit=limit + 1))]
 
 
 def event_view(row: Any) -> dict[str, Any]:
@@ -126,35 +123,6 @@ def event_view(row: Any) -> dict[str, Any]:
     if row.attempt_id is not None:
         event["attemptId"] = row.attempt_id
     return event
-
-
-async def cancel(database: Database, settings: Settings, project: str, task_id: UUID, reason: str | None) -> dict[str, Any]:
-    """Asks for an end: at once where nobody runs it, through its holder where somebody does.
-
-    Raises TaskFinished (succeeded, failed), OutcomeUnknown, NotFound. Asked before → duplicate.
-    """
-    _, verdicts, rows = await database.run(
-        cancel_sql.lock(project=project, ids=[task_id]),
-        cancel_sql.cancel(project=project, ids=[task_id], reason=reason),
-        tasks_sql.view(project=project, ids=[task_id]),
-    )
-    if not verdicts:
-        raise NotFound(f"there is no task {task_id} in this project")
-    verdict, row = verdicts[0], rows[0]
-    if verdict.before in ("succeeded", "failed"):
-        raise TaskFinished(f"the task {verdict.before} before it could be cancelled")
-    if verdict.before == "outcome-unknown":
-        raise OutcomeUnknown("nobody runs the task, and whether it happened is not known")
-    if verdict.changed:
-        holder = [(verdict.worker_id, verdict.instance_id, task_id, verdict.attempt_id)] if row.status == "running" else []
-        done = [task_id] if row.status == "cancelled" else []
-        await admission.admit(
-            database, project, [row.concurrency_key] if done else []
-        )  # it may have held a ready place of its key
-        await database.one(hints.send(hints.payload(project, cancel=holder, done=done)))
-    view = await show(database, settings, project, row)
-    view["duplicate"] = not verdict.changed
-    return view
 
 
 async def resolve(
@@ -180,7 +148,7 @@ async def resolve(
             audit_id=new_id(),
             **{"as": request.as_},
         ),
-        tasks_sql.view(project=key.project, ids=[task_id]),
+        sql.view(project=key.project, ids=[task_id]),
     )
     if not verdicts:
         raise NotFound(f"there is no task {task_id} in this project")

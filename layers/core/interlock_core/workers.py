@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from . import jsontext, reports
+from . import hints, jsontext, reports
 from .db import Database, Refused, statements
 from .errors import InvalidRequest, NotFound, PayloadTooLarge, WorkerIdConflict
+from .ids import new_id
 from .keys import Key
 from .settings import Settings
 from .wire.fields import INLINE_BYTES
@@ -152,3 +153,23 @@ async def remove(database: Database, key: Key, worker_id: str, instance_id: str)
 
 def _json(value: Any) -> str:
     return _encode(value).decode()
+
+
+async def drain(database: Database, key: Key, worker_id: str) -> dict[str, Any]:
+    """Asks every process of the worker that is alive now to drain: by hint, and with its next claim or heartbeat.
+
+    Raises NotFound where the project never saw the worker. Asked before → duplicate.
+    """
+    rows = await database.one(sql.drain(project=key.project, worker_id=worker_id, key_id=key.id, audit_id=new_id()))
+    if not rows:
+        raise NotFound(f"there is no worker {worker_id} in this project")
+    asked = [row for row in rows if row.changed]
+    if asked:
+        await database.one(hints.send(hints.payload(key.project, drain=[(worker_id, row.instance_id) for row in asked])))
+    return {"workerId": worker_id, "instances": [row.instance_id for row in rows if row.alive], "duplicate": not asked}
+
+
+async def unregister(database: Database, key: Key, worker_id: str) -> dict[str, Any]:
+    """Removes the worker's registration and its ended processes; those that run go on, unregistered. Gone → duplicate."""
+    rows = await database.one(sql.unregister(project=key.project, worker_id=worker_id, key_id=key.id, audit_id=new_id()))
+    return {"workerId": worker_id, "removed": True, "duplicate": not rows[0].changed}

@@ -16,33 +16,33 @@ FROM chosen c WHERE k.project = c.project AND k.key = c.key
 
 -- :: admit
 WITH RECURSIVE keys AS MATERIALIZED (
-    SELECT k.key, (SELECT count(*) FROM tasks t WHERE t.project = k.project AND t.concurrency_key = k.key AND t.status = 'running') AS held
+    SELECT k.key, k.most, (SELECT count(*) FROM tasks t WHERE t.project = k.project AND t.concurrency_key = k.key AND t.status = 'running') AS held
     FROM concurrency_keys k WHERE k.project = %(project)s AND k.key = ANY(%(keys)s) AND k.locked_by = %(call)s
 ), groups AS (  -- a loose index scan: one step per group and limit, however many tasks it has
-    SELECT k.key, k.held, g.type, g.schema_version, g.pool, g.concurrency_limit FROM keys k CROSS JOIN LATERAL (
+    SELECT k.key, k.held, k.most, g.type, g.schema_version, g.pool, g.concurrency_limit FROM keys k CROSS JOIN LATERAL (
         SELECT t.type, t.schema_version, t.pool, t.concurrency_limit FROM tasks t
         WHERE t.project = %(project)s AND t.concurrency_key = k.key AND t.status = 'queued' AND t.hold = 'concurrency'
         ORDER BY t.type, t.schema_version, t.pool, t.concurrency_limit LIMIT 1) g
     UNION ALL
-    SELECT r.key, r.held, g.type, g.schema_version, g.pool, g.concurrency_limit FROM groups r CROSS JOIN LATERAL (
+    SELECT r.key, r.held, r.most, g.type, g.schema_version, g.pool, g.concurrency_limit FROM groups r CROSS JOIN LATERAL (
         SELECT t.type, t.schema_version, t.pool, t.concurrency_limit FROM tasks t
         WHERE t.project = %(project)s AND t.concurrency_key = r.key AND t.status = 'queued' AND t.hold = 'concurrency'
           AND (t.type, t.schema_version, t.pool, t.concurrency_limit) > (r.type, r.schema_version, r.pool, r.concurrency_limit)
         ORDER BY t.type, t.schema_version, t.pool, t.concurrency_limit LIMIT 1) g
 ), candidates AS MATERIALIZED (
     -- of each limit no more than fit under it; those whose limit is reached are not looked at, be they thousands
-    SELECT b.*, g.held FROM groups g CROSS JOIN LATERAL (
+    SELECT b.*, g.held, g.most FROM groups g CROSS JOIN LATERAL (
         SELECT t.id, t.concurrency_key, t.concurrency_limit, t.type, t.schema_version, t.pool, t.priority, t.due_at, t.hold FROM tasks t
         WHERE t.project = %(project)s AND t.concurrency_key = g.key AND t.status = 'queued' AND t.hold = 'concurrency'
           AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool AND t.concurrency_limit = g.concurrency_limit
-        ORDER BY t.priority DESC, t.due_at, t.id LIMIT least(greatest(g.concurrency_limit - g.held, 0), 100)) b
-    WHERE g.concurrency_limit > g.held
+        ORDER BY t.priority DESC, t.due_at, t.id LIMIT least(greatest(least(g.concurrency_limit, g.most) - g.held, 0), 100)) b
+    WHERE least(g.concurrency_limit, g.most) > g.held
     UNION ALL
-    SELECT t.id, t.concurrency_key, t.concurrency_limit, t.type, t.schema_version, t.pool, t.priority, t.due_at, t.hold, k.held
+    SELECT t.id, t.concurrency_key, t.concurrency_limit, t.type, t.schema_version, t.pool, t.priority, t.due_at, t.hold, k.held, k.most
     FROM tasks t JOIN keys k ON t.concurrency_key = k.key
     WHERE t.project = %(project)s AND t.status = 'queued' AND t.hold IS NULL AND t.concurrency_key IS NOT NULL
 ), ranked AS (
-    SELECT c.id, c.hold, c.concurrency_limit - c.held
+    SELECT c.id, c.hold, least(c.concurrency_limit, c.most) - c.held
         >= row_number() OVER (PARTITION BY c.concurrency_key, c.type, c.schema_version, c.pool ORDER BY c.priority DESC, c.due_at, c.id) AS fits
     FROM candidates c
 ), locked AS MATERIALIZED (  -- only what moves is locked; a row that changed meanwhile is left to whoever changed it
@@ -75,5 +75,5 @@ SELECT DISTINCT g.project, g.key FROM groups g
 WHERE (SELECT count(*) FROM tasks t WHERE t.project = g.project AND t.concurrency_key = g.key AND t.status = 'running')
       + (SELECT count(*) FROM tasks t WHERE t.project = g.project AND t.concurrency_key = g.key AND t.status = 'queued'
            AND t.hold IS NULL AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool)
-      < g.concurrency_limit
+      < least(g.concurrency_limit, (SELECT k.most FROM concurrency_keys k WHERE k.project = g.project AND k.key = g.key))
 LIMIT 1000

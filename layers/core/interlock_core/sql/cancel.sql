@@ -1,5 +1,5 @@
 -- Cancels: queued or waiting → cancelled at once; running → cancelRequested, and its holder is told.
--- Locks: tasks by ascending id. Called by tasks.cancel: lock · cancel · view.
+-- Locks: tasks by ascending id. Called by cancel.cancel and cancel.cancel_all: lock · cancel.
 
 -- :: lock
 SELECT t.id FROM tasks t WHERE t.id = ANY(%(ids)s) ORDER BY t.id FOR NO KEY UPDATE
@@ -28,5 +28,5 @@ before AS MATERIALIZED (
            json_build_object('reason', %(reason)s::text)::text, CASE WHEN ends THEN attempt_id END, CASE WHEN ends THEN token_hash END
     FROM moved
 )
-SELECT b.id, b.status AS before, b.cancel_requested AS requested_before, m.id IS NOT NULL AS changed, m.attempt_id, m.worker_id, m.instance_id
+SELECT b.id, b.status AS before, b.cancel_requested AS requested_before, m.id IS NOT NULL AS changed, m.attempt_id, m.worker_id, m.instance_id, m.concurrency_key
 FROM before b LEFT JOIN moved m ON m.id = b.id

@@ -51,8 +51,14 @@ mine AS MATERIALIZED (
            h.reconciles AND coalesce(g.reconciles, true) AS asks
     FROM json_to_recordset(%(handlers)s::json) AS h(type text, schema_version integer, effect_safety text, reconciles boolean, slots integer)
     LEFT JOIN handlers g ON g.project = %(project)s AND g.worker_id = %(worker_id)s AND g.type = h.type AND g.schema_version = h.schema_version
+    -- paused work stays in the index: whoever claims does not look for it
+    WHERE NOT EXISTS (SELECT FROM pauses y WHERE y.project = %(project)s AND y.type = h.type AND y.schema_version = h.schema_version
+                        AND y.paused_at IS NOT NULL)
+      AND NOT EXISTS (SELECT FROM projects p WHERE p.name = %(project)s AND p.paused_at IS NOT NULL)
+      AND NOT EXISTS (SELECT FROM instances n WHERE n.project = %(project)s AND n.worker_id = %(worker_id)s
+                        AND n.instance_id = %(instance_id)s AND n.drain_requested)
 ), locked AS MATERIALIZED (
-    SELECT k.key, (SELECT count(*) FROM tasks t WHERE t.project = k.project AND t.concurrency_key = k.key AND t.status = 'running') AS held
+    SELECT k.key, k.most, (SELECT count(*) FROM tasks t WHERE t.project = k.project AND t.concurrency_key = k.key AND t.status = 'running') AS held
     FROM concurrency_keys k WHERE k.project = %(project)s AND k.locked_by = %(call)s
 ), candidates AS MATERIALIZED (
     SELECT q.*, row_number() OVER (PARTITION BY q.concurrency_key ORDER BY q.priority DESC, q.due_at, q.id) AS place
@@ -66,7 +72,7 @@ mine AS MATERIALIZED (
 ), fitting AS (
     SELECT c.*, row_number() OVER w AS n, sum(c.bytes) OVER w AS total
     FROM candidates c LEFT JOIN locked l ON l.key = c.concurrency_key
-    WHERE c.concurrency_key IS NULL OR c.place <= c.concurrency_limit - l.held
+    WHERE c.concurrency_key IS NULL OR c.place <= least(c.concurrency_limit, l.most) - l.held
     WINDOW w AS (ORDER BY c.priority DESC, c.due_at, c.id)
 ), started AS (
     UPDATE tasks t SET
@@ -140,8 +146,12 @@ FROM renewed r ORDER BY r.n
 -- :: outlook
 -- When something may become claimable for these handlers, whether more is ready now, and how long this instance may rest.
 WITH clock AS MATERIALIZED (SELECT app_now() AS now),
-h AS MATERIALIZED (SELECT * FROM json_to_recordset(%(handlers)s::json) AS h(type text, schema_version integer)),
-found AS MATERIALIZED (
+h AS MATERIALIZED (
+    SELECT * FROM json_to_recordset(%(handlers)s::json) AS h(type text, schema_version integer)
+    WHERE NOT EXISTS (SELECT FROM pauses y WHERE y.project = %(project)s AND y.type = h.type AND y.schema_version = h.schema_version
+                        AND y.paused_at IS NOT NULL)
+      AND NOT EXISTS (SELECT FROM projects p WHERE p.name = %(project)s AND p.paused_at IS NOT NULL)
+), found AS MATERIALIZED (
     SELECT (SELECT min(q.due_at) FROM h CROSS JOIN LATERAL (
                 SELECT t.due_at FROM tasks t WHERE t.project = %(project)s AND t.type = h.type AND t.schema_version = h.schema_version
                   AND t.pool = %(pool)s AND t.status = 'queued' AND t.hold = 'due' ORDER BY t.due_at LIMIT 1) q) AS due_at,

@@ -1,5 +1,5 @@
 -- Who could run what: the online instances by type@version and pool; and, for what nobody online serves, the nearest
--- registered handlers. No locks. Called wherever a task is shown (its `waiting` reason).
+-- registered handlers; and what is paused. No locks. Called wherever a task is shown (its `waiting` reason).
 
 -- :: state
 WITH online AS MATERIALIZED (
@@ -21,3 +21,8 @@ WITH online AS MATERIALIZED (
 SELECT serves, pool, instances, draining, slots, used, NULL AS worker_id, NULL AS type, NULL::integer AS schema_version FROM online
 UNION ALL
 SELECT NULL, pool, NULL, NULL, NULL, NULL, worker_id, type, schema_version FROM near
+UNION ALL  -- what is paused: of these types, or (no version) the project
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, y.type, y.schema_version FROM pauses y
+WHERE y.project = %(project)s AND y.paused_at IS NOT NULL AND y.type || '@' || y.schema_version = ANY(%(names)s)
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, p.name, NULL FROM projects p WHERE p.name = %(project)s AND p.paused_at IS NOT NULL

@@ -2,7 +2,8 @@
 
 -- :: find
 SELECT id, project, kind, secret_hash, types, pools, worker_ids, may_schedule,
-       revoked_at IS NOT NULL AS revoked, coalesce(expires_at <= (SELECT app_now()), false) AS expired
+       revoked_at IS NOT NULL AS revoked, coalesce(expires_at <= (SELECT app_now()), false) AS expired,
+       EXISTS (SELECT FROM projects p WHERE p.name = keys.project AND p.submits_per_second IS NOT NULL) AS rated
 FROM keys WHERE id = %(id)s
 
 -- :: insert
@@ -43,6 +44,28 @@ WITH found AS MATERIALIZED (
     SELECT %(audit_id)s, project, (SELECT app_now()), %(by)s, 'key-revoked', id FROM changed WHERE changed
 )
 SELECT * FROM changed
+
+-- :: rotate
+-- A new key with the same rights; the old one lives on for the overlap at most. A repeat finds the key it made.
+WITH old AS MATERIALIZED (
+    SELECT k.* FROM keys k WHERE k.id = %(id)s AND k.project = %(project)s FOR UPDATE
+), made AS (
+    INSERT INTO keys (id, project, kind, name, secret_hash, types, pools, worker_ids, may_schedule, idempotency_key, request_hash,
+                      created_by, created_at)
+    SELECT %(new_id)s, old.project, old.kind, old.name, %(secret_hash)s, old.types, old.pools, old.worker_ids, old.may_schedule,
+           %(idempotency_key)s, %(request_hash)s, %(by)s, (SELECT app_now())
+    FROM old WHERE CASE WHEN old.revoked_at IS NOT NULL THEN refuse('REVOKED') ELSE true END
+    ON CONFLICT (coalesce(project, ''), idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+    RETURNING *
+), ended AS (
+    UPDATE keys k SET expires_at = least(k.expires_at, (SELECT app_now()) + make_interval(secs => %(overlap_seconds)s))
+    FROM made WHERE k.id = %(id)s
+), noted AS (
+    INSERT INTO audit (id, project, at, key_id, action, target, detail)
+    SELECT %(audit_id)s, project, created_at, %(by)s, 'key-rotated', %(id)s, json_build_object('newKey', id)::text FROM made
+)
+SELECT made.*, true AS found FROM made
+UNION ALL SELECT k.*, true FROM keys k, old WHERE NOT EXISTS (SELECT FROM made) AND k.project = %(project)s AND k.idempotency_key = %(idempotency_key)s
 
 -- :: insert_project
 WITH made AS (

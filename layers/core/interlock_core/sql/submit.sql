@@ -25,7 +25,7 @@ r AS MATERIALIZED (
         idempotency_key text, hash text, run_at timestamptz, delay_seconds double precision,
         concurrency_key text, concurrency_limit integer, max_attempts integer, initial_delay_seconds double precision,
         multiplier double precision, max_delay_seconds double precision, jitter double precision, lease_seconds double precision,
-        timeout_seconds double precision, start_deadline_seconds double precision, require_worker text)
+        timeout_seconds double precision, start_deadline_seconds double precision, require_worker text, submitted text)
     LEFT JOIN idempotency i ON i.project = %(project)s AND i.key = r.idempotency_key
 ), checked AS MATERIALIZED (
     SELECT CASE
@@ -51,12 +51,12 @@ r AS MATERIALIZED (
     FROM required q
 ), made AS (
     INSERT INTO tasks (id, project, type, schema_version, pool, status, hold, priority, input, tags, trace, idempotency_key,
-        concurrency_key, concurrency_limit, max_attempts, initial_delay_seconds, multiplier, max_delay_seconds, jitter,
+        concurrency_key, concurrency_limit, submitted, max_attempts, initial_delay_seconds, multiplier, max_delay_seconds, jitter,
         lease_seconds, timeout_seconds, start_deadline_seconds, start_deadline_at, created_at, due_at, effect_scope)
     SELECT r.id, %(project)s, r.type, r.schema_version, r.pool, 'queued',
            CASE WHEN d.due_at > clock.now THEN 'due' WHEN r.concurrency_key IS NOT NULL THEN 'concurrency' END,
            r.priority, r.input, r.tags, r.trace, r.idempotency_key, r.concurrency_key, r.concurrency_limit,
-           r.max_attempts, r.initial_delay_seconds, r.multiplier, r.max_delay_seconds, r.jitter,
+           r.submitted, r.max_attempts, r.initial_delay_seconds, r.multiplier, r.max_delay_seconds, r.jitter,
            r.lease_seconds, r.timeout_seconds, d.within, d.due_at + make_interval(secs => d.within),
            clock.now, d.due_at, r.id
     FROM checked, admitted, clock, r CROSS JOIN LATERAL (

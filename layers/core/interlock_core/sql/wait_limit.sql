@@ -1,5 +1,6 @@
 -- Fails ready tasks that no online worker serves: queued, due, not key-blocked → failed WORKER_WAIT_LIMIT. The wait is counted
--- from the latest of the due time and the last moment that an instance serving the type was online.
+-- from the latest of the due time, a resume, and the last moment that an instance serving the type was online. Paused work
+-- waits without limit.
 -- Locks: tasks with SKIP LOCKED. Called by leases.sweep, group by group.
 
 -- :: groups
@@ -14,9 +15,15 @@ WITH RECURSIVE groups AS (
         ORDER BY t.project, t.type, t.schema_version, t.pool LIMIT 1) n
 )
 SELECT g.*, s.seen FROM groups g CROSS JOIN LATERAL (
-    SELECT max(coalesce(i.ended_at, i.last_seen)) AS seen FROM instances i
-    WHERE i.project = g.project AND i.pool = g.pool AND i.serves @> ARRAY[g.type || '@' || g.schema_version]) s
+    SELECT greatest(
+        (SELECT max(coalesce(i.ended_at, i.last_seen)) FROM instances i
+         WHERE i.project = g.project AND i.pool = g.pool AND i.serves @> ARRAY[g.type || '@' || g.schema_version]),
+        (SELECT y.resumed_at FROM pauses y WHERE y.project = g.project AND y.type = g.type AND y.schema_version = g.schema_version),
+        (SELECT p.resumed_at FROM projects p WHERE p.name = g.project)) AS seen) s
 WHERE coalesce(s.seen, '-infinity') < (SELECT app_now()) - make_interval(secs => %(limit_seconds)s)
+  AND NOT EXISTS (SELECT FROM pauses y WHERE y.project = g.project AND y.type = g.type AND y.schema_version = g.schema_version
+                    AND y.paused_at IS NOT NULL)
+  AND NOT EXISTS (SELECT FROM projects p WHERE p.name = g.project AND p.paused_at IS NOT NULL)
 
 -- :: settle
 WITH clock AS MATERIALIZED (SELECT app_now() AS now),

@@ -89,3 +89,30 @@ WITH found AS MATERIALIZED (
     WHERE project = %(project)s AND worker_id = %(worker_id)s AND instance_id = %(instance_id)s AND found.ended_at IS NULL
 )
 SELECT found.ended_at IS NOT NULL AS before FROM found
+
+-- :: drain
+WITH known AS MATERIALIZED (
+    SELECT i.* FROM instances i WHERE i.project = %(project)s AND i.worker_id = %(worker_id)s ORDER BY i.instance_id FOR UPDATE
+), changed AS (
+    UPDATE instances i SET drain_requested = true FROM known k
+    WHERE i.project = k.project AND i.worker_id = k.worker_id AND i.instance_id = k.instance_id AND k.ended_at IS NULL AND NOT k.drain_requested
+    RETURNING i.instance_id
+), noted AS (
+    INSERT INTO audit (id, project, at, key_id, action, target)
+    SELECT %(audit_id)s, %(project)s, (SELECT app_now()), %(key_id)s, 'worker-drained', %(worker_id)s WHERE EXISTS (SELECT FROM changed)
+)
+SELECT k.instance_id, k.ended_at IS NULL AS alive, c.instance_id IS NOT NULL AS changed
+FROM known k LEFT JOIN changed c ON c.instance_id = k.instance_id
+
+-- :: unregister
+WITH gone AS (
+    DELETE FROM worker_ids WHERE project = %(project)s AND worker_id = %(worker_id)s RETURNING 1
+), handlers_gone AS (
+    DELETE FROM handlers WHERE project = %(project)s AND worker_id = %(worker_id)s
+), ended AS (
+    DELETE FROM instances WHERE project = %(project)s AND worker_id = %(worker_id)s AND ended_at IS NOT NULL RETURNING 1
+), noted AS (
+    INSERT INTO audit (id, project, at, key_id, action, target)
+    SELECT %(audit_id)s, %(project)s, (SELECT app_now()), %(key_id)s, 'worker-removed', %(worker_id)s WHERE EXISTS (SELECT FROM gone)
+)
+SELECT EXISTS (SELECT FROM gone) OR EXISTS (SELECT FROM ended) AS changed

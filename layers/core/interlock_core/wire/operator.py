@@ -35,3 +35,32 @@ class NewProject(Strict):
 
 class Nothing(Strict):
     """A call whose body, if any, is an empty object."""
+
+
+class Bulk(Strict):
+    """POST /v1/tasks/bulk."""
+
+    filter: dict[str, str | list[str] | int]
+    action: Literal["cancel", "rerun"]
+    dry_run: bool = False
+    idempotency_key: Identifier
+
+
+class ConcurrencyLimit(Strict):
+    """PUT /v1/limits?key=."""
+
+    limit: Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+class Rate(Strict):
+    """PUT /v1/limits/rate: both, or null for no limit."""
+
+    per_second: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] | None
+    burst: Annotated[int, Field(ge=1, le=1_000_000)] | None
+
+
+class Rotate(Strict):
+    """POST /v1/keys/{id}/rotate."""
+
+    overlap_seconds: Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
+    idempotency_key: Identifier | None = None

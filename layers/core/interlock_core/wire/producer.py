@@ -98,3 +98,11 @@ class Resolve(Strict):
     attempt_id: Identifier
     result: Any = None
     note: Note
+
+
+class Rerun(Strict):
+    """POST /v1/tasks/{id}/rerun."""
+
+    input: Any = None
+    keep_effect_keys: bool = False
+    idempotency_key: Identifier | None = None

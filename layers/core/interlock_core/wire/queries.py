@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Callable
 from typing import Any, ClassVar
 from uuid import UUID
 
 from starlette.requests import Request
 
-from ..errors import InvalidRequest, Problem
+from ..errors import InvalidRequest, InvalidType, Problem
 from ..states import STATUSES
 from .fields import TYPE
 from .times import read
@@ -83,26 +84,53 @@ class TaskFilter:
     NAMES = ("status", *RULES)
 
 
-def task_filter(given: dict[str, list[str]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(parameters of the page statement, the filter as given: the scope of its cursors). Raises InvalidRequest."""
+def task_filter(given: dict[str, list[str]], prefix: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
+    """(parameters of the page statement, the filter as given: the scope of its cursors).
+
+    Raises InvalidRequest, naming what is wrong below `prefix`.
+    """
+    if unknown := sorted(set(given) - set(TaskFilter.NAMES)):
+        raise InvalidRequest(
+            f"{unknown[0][:80]!r} is not a filter; known are {', '.join(TaskFilter.NAMES)}", f"{prefix}/{unknown[0][:80]}"
+        )
     statuses = given.get("status")
     for status in statuses or []:
         if status not in STATUSES:
-            raise InvalidRequest(f"status must be one of {', '.join(STATUSES)}", "/status")
+            raise InvalidRequest(f"status must be one of {', '.join(STATUSES)}", f"{prefix}/status")
     found: dict[str, Any] = {"status": statuses}
     for name, (column, rule) in TaskFilter.RULES.items():
         values = given.get(name, [])
         if len(values) > 1:
-            raise InvalidRequest(f"{name} may be given once", f"/{name}")
-        found[column] = one(name, values[0], rule) if values else None
-    return found, {name: values for name, values in given.items() if name in TaskFilter.NAMES}
+            raise InvalidRequest(f"{name} may be given once", f"{prefix}/{name}")
+        found[column] = one(name, values[0], rule, prefix) if values else None
+    return found, given
 
 
-def one(name: str, value: str, rule: Callable[[str], Any]) -> Any:
+def named_type(group: str, name: str, version: str) -> tuple[str, int]:
+    """(type, version) of a path. Raises InvalidType or InvalidRequest."""
+    task_type = f"{group}/{name}"
+    if TYPE.fullmatch(task_type) is None:
+        raise InvalidType("the task type must be group/name", "/group")
+    return task_type, one("version", version, _number)
+
+
+def one_identifier(name: str, value: str) -> str:
+    """A parameter that is an identifier: 1 to 255 characters, not blank, no control characters. Raises InvalidRequest."""
+    found: str = one(name, value, _identifier)
+    return found
+
+
+def _identifier(value: str) -> str:
+    if not value.strip() or len(value) > 255 or any(unicodedata.category(c) == "Cc" for c in value):
+        raise ValueError("must have 1 to 255 characters, not blank, no control characters")
+    return value
+
+
+def one(name: str, value: str, rule: Callable[[str], Any], prefix: str = "") -> Any:
     """A parameter read by a rule; its ValueError becomes InvalidRequest naming the parameter."""
     try:
         return rule(value)
     except Problem:
         raise
     except (ValueError, OverflowError) as error:
-        raise InvalidRequest(f"{name} {error}", f"/{name}") from None
+        raise InvalidRequest(f"{name} {error}", f"{prefix}/{name}") from None

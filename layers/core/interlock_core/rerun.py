@@ -1,0 +1,90 @@
+"""Rerunning a settled task: a new task with a life of its own (protocol.md §4, §6)."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from . import admission, canonical, hints, tasks
+from . import submit as submitting
+from .db import Database, Refused, statements
+from .errors import IdempotencyConflict, NotFound, OutcomeUnknown, TaskNotFinished
+from .ids import new_id
+from .keys import Key
+from .settings import Settings
+from .states import UNKNOWN
+from .wire.fields import check_size
+from .wire.producer import Rerun
+
+sql = statements("rerun")
+
+
+async def rerun(
+    database: Database, settings: Settings, key: Key, source: UUID, request: Rerun, input_text: str | None
+) -> tuple[dict[str, Any], bool]:
+    """A new task like the settled one, with another input if given; its view and whether it is new.
+
+    Raises TaskNotFinished, OutcomeUnknown, IdempotencyConflict, NotFound, PayloadTooLarge. A rerun never inherits the
+    first task's key; its own key names one rerun.
+    """
+    if input_text is not None:
+        check_size(input_text, "/input")
+    new = await insert(database, settings, key.project, source, request, input_text)
+    row = await tasks.find(database, key.project, new.task_id)
+    view = await tasks.show(database, settings, key.project, row)
+    view["deduplicated"] = new.deduplicated
+    return view, not new.deduplicated
+
+
+async def insert(
+    database: Database, settings: Settings, project: str, source: UUID, request: Rerun, input_text: str | None
+) -> Any:
+    """Stores the new task; the verdict row {task_id, deduplicated, …}. Raises as `rerun` does."""
+    fields = {"rerunOf": canonical.write(str(source))}
+    if input_text is not None:
+        fields["input"] = canonical.canonical(input_text)
+    if request.keep_effect_keys:
+        fields["keepEffectKeys"] = "true"
+    digest, hashes = canonical.fingerprint(fields)
+    task_id = new_id()
+    reserve = []
+    if request.idempotency_key is not None:
+        named = {
+            "id": task_id,
+            "idempotency_key": request.idempotency_key,
+            "hash": digest.hex(),
+            "version": canonical.VERSION,
+            "fields": hashes,
+        }
+        reserve = [
+            submitting.sql.reserve(project=project, rows=submitting.as_json([named]), ttl=settings.idempotency_ttl_seconds)
+        ]
+    try:
+        results = await database.run(
+            *reserve,
+            sql.insert(
+                project=project,
+                source=source,
+                id=task_id,
+                hash=digest,
+                idempotency_key=request.idempotency_key,
+                input=input_text,
+                keep_effect_keys=request.keep_effect_keys,
+            ),
+        )
+    except Refused as refused:
+        if str(refused) == "IDEMPOTENCY_CONFLICT":
+            raise IdempotencyConflict(f"the idempotency key {request.idempotency_key!r} names another request") from None
+        if str(refused) == UNKNOWN:
+            raise OutcomeUnknown(f"whether task {source} happened is not known") from None
+        raise TaskNotFinished(f"task {source} is {refused}") from None
+    rows = results[-1]
+    if not rows:
+        raise NotFound(f"there is no task {source} in this project")
+    new = rows[0]
+    if new.concurrency_key is not None:
+        await database.run(submitting.sql.lock_keys(project=project, keys=[new.concurrency_key], call=new_id()))
+    await admission.admit(database, project, [new.concurrency_key])
+    if not new.deduplicated and new.concurrency_key is None:
+        await database.one(hints.send(hints.payload(project, ready=[(f"{new.type}@{new.schema_version}", new.pool, 1, 0.0)])))
+    return new
