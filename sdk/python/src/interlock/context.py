@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from interlock import clock
 from interlock.errors import Cancelled
+from interlock.json_text import clean_text
+from interlock.notes import LINE_BYTES
 from interlock.task import read_time
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ class TaskLog:
             text = str(message) % args if args else str(message)
         except (TypeError, ValueError):  # A format that does not fit its arguments must not fail the task.
             text = f"{message} {args!r}"
+        text = clean_text(text, LINE_BYTES)
         self._attempt.take_notes().add_line(level, text, fields)
         task_log.log(logging.getLevelName(level.upper()), "%s: %s", self._attempt.task_id, text)
         self._news()

@@ -11,11 +11,13 @@ import contextlib
 import contextvars
 import logging
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from interlock.attempt import Attempt
 from interlock.context import TaskContext
+from interlock.json_text import clean_text, has_surrogate
 from interlock.outcome import Outcome, Release, conclude_error, conclude_return
 
 log = logging.getLogger("interlock")
@@ -201,8 +203,7 @@ class Runner:
             log.exception("the failure of task %s cannot be told", attempt.task_id)
             ended = conclude_error(attempt, RuntimeError("the handler failed, and its failure cannot be told"))
         if isinstance(ended, Outcome) and ended.status in ("failed", "unknown"):
-            log.warning("task %s (%s) %s: %s", attempt.task_id, attempt.handler.type, ended.status, type(error).__name__,
-                        exc_info=error)  # fmt: skip
+            log_failure(attempt, ended.status, error)
         self._finish(attempt, ended)
 
 
@@ -210,3 +211,13 @@ def cancel_soon(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> No
     """Cancel a task of a loop that runs elsewhere."""
     with contextlib.suppress(RuntimeError):  # The loop is closed: the task is over.
         loop.call_soon_threadsafe(task.cancel)
+
+
+def log_failure(attempt: Attempt, status: str, error: BaseException) -> None:
+    """Tell of a handler's failure, with its traceback: as text where a log file could not take it as it is."""
+    told = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    name = type(error).__name__
+    if has_surrogate(told):
+        log.warning("task %s (%s) %s: %s\n%s", attempt.task_id, attempt.handler.type, status, name, clean_text(told, 65_536))
+    else:
+        log.warning("task %s (%s) %s: %s", attempt.task_id, attempt.handler.type, status, name, exc_info=error)
