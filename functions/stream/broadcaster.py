@@ -166,12 +166,12 @@ class Broadcaster:
 
     async def _wake_all(self) -> None:
         connections = list(self.connections)
-        await self._tell_cancels(sorted({c.project for c in connections}))
         random.shuffle(connections)
         for start in range(0, len(connections), PIECE):
             for connection in connections[start : start + PIECE]:
                 connection.wake(connection.groups)
             await asyncio.sleep(0.1)
+        await self._tell_cancels(sorted({c.project for c in connections}))
 
     # What is done by the clock
 

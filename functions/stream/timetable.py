@@ -31,6 +31,8 @@ FIRST_OFFER_SECONDS = 0.15
 SLACK_SECONDS = 0.005
 #: Looks that are due within this time are done together.
 TOGETHER_SECONDS = 0.02
+#: A look that takes longer meets a silent peer: it is begun anew on another connection.
+LOOK_SECONDS = 10.0
 MAX_GROUPS = 500  # in one statement
 MAX_COUNT = 200  # work of a group is counted no further than this, and so many of its streams are asked for
 MAX_ASKED = 1000  # streams, of all groups together, in one statement
@@ -83,10 +85,15 @@ class Timetable:
                 self._sleeps_until = 0.0
                 continue
             try:
-                await self._look(now)
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._look(now)
                 failing = False
-            except Unavailable as error:
-                log.log(logging.INFO if failing else logging.WARNING, "the stream cannot look for due work: %s", error)
+            except (Unavailable, TimeoutError) as error:
+                log.log(
+                    logging.INFO if failing else logging.WARNING,
+                    "the stream cannot look for due work: %s",
+                    str(error) or "no answer in time",
+                )
                 failing = True
                 await asyncio.sleep(random.uniform(0.5, 1.5))
             except Exception:

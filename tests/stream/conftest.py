@@ -171,15 +171,21 @@ Serve = Callable[..., Awaitable[Service]]
 
 @pytest.fixture
 async def serve(database: Database) -> AsyncIterator[Serve]:
-    """Start a service on the test's database; more than one share it. `settings` are the service's, `stall_seconds` the stream's."""
+    """Start a service on the test's database; more than one share it. `url`: its way to it; `settings` are the service's."""
     async with contextlib.AsyncExitStack() as stack:
         keys = await bootstrap(database, PROJECT, {})
 
         async def start(
-            listener: Callable[[socket.socket], None] = lambda _: None, stall_seconds: float | None = None, **settings: Any
+            listener: Callable[[socket.socket], None] = lambda _: None,
+            stall_seconds: float | None = None,
+            url: str | None = None,
+            **settings: Any,
         ) -> Service:
-            app = build_app(Settings(database_url=database.url, function_wait_seconds=20, **settings))
+            app = build_app(Settings(database_url=url or database.url, function_wait_seconds=20, **settings))
             app.state.database = database
+            if url is not None:
+                app.state.database = Database(url, size=4)
+                stack.push_async_callback(app.state.database.close)
             if stall_seconds is not None:
                 app.state.stall_seconds = stall_seconds
             await stack.enter_async_context(stream_lifespan(app))

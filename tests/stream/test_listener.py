@@ -13,7 +13,7 @@ import pytest
 from interlock_core import hints, listen
 from interlock_core.db import Database
 from interlock_core.listen import Listener
-from stream.conftest import TYPE, Service
+from stream.conftest import TYPE, Serve, Service
 from support.proxy import MakeProxy
 from support.waiting import wait_until_async
 
@@ -63,8 +63,7 @@ async def test_b45_a_listener_behind_a_black_hole_is_replaced(
     database: Database, make_proxy: MakeProxy, listen_on: Callable[[str], Ears]
 ) -> None:
     """No FIN, no RST: only the missing echo of its own notice tells."""
-    host = database.url.replace("postgresql://", "http://", 1)
-    proxy = make_proxy(host)
+    proxy = make_proxy(database.url)
     ears = listen_on(_through(database.url, proxy.port))
     await ears.renewed(1)
     proxy.black_hole()
@@ -122,6 +121,23 @@ async def test_b45_a_replaced_listener_wakes_everyone_and_loses_no_work(service:
     assert service.broadcaster.listener.listening
     await service.submit()
     await wait_until_async(lambda: sum(stream.count("wake") for stream in streams) == 4)
+
+
+async def test_b45_a_stream_host_behind_a_black_hole_comes_back_by_itself(
+    serve: Serve, database: Database, make_proxy: MakeProxy
+) -> None:
+    """Its looks and its hints are cut off at once, without a word; others go on, and their work is found when it is back."""
+    proxy = make_proxy(database.url)
+    near, far = await serve(), await serve(url=_through(database.url, proxy.port))
+    far.broadcaster.listener._proof_seconds = 0.5
+    stream = await far.stream()
+    proxy.black_hole()
+    await wait_until_async(lambda: not far.broadcaster.listener.listening)
+    await near.submit()
+    proxy.restore()
+    await stream.until("wake", timeout=30)
+    await far.listening()
+    assert not stream.ended
 
 
 async def test_work_is_found_while_no_hint_is_heard(service: Service) -> None:

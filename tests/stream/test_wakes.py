@@ -61,10 +61,11 @@ async def test_a_retry_wakes_within_a_second_of_its_delay(service: Service) -> N
     assert len(await service.claim(stream.instance_id)) == 1
 
 
-async def test_a_lapsed_lease_is_taken_by_another_by_wakes_alone(service: Service) -> None:
+async def test_a_lapsed_lease_is_taken_by_another_by_wakes_alone(serve: Serve) -> None:
     """The lease is made after the last look, and nobody says when it ends: the regular look has to notice it."""
+    service = await serve(min_lease_seconds=2)
     stream = await service.stream(instanceId="survivor")
-    await service.submit(leaseSeconds=10, retry={"maxAttempts": 2, "initialDelaySeconds": 1, "jitter": 0})
+    await service.submit(leaseSeconds=2, retry={"maxAttempts": 2, "initialDelaySeconds": 1, "jitter": 0})
     await stream.until("wake")
     (lost,) = await service.claim("dead")
     began = time.monotonic()
@@ -78,7 +79,7 @@ async def test_a_lapsed_lease_is_taken_by_another_by_wakes_alone(service: Servic
     taken = time.monotonic() - began
     assert attempts[0]["taskId"] == lost["taskId"]
     assert attempts[0]["fence"] == lost["fence"] + 1
-    assert 10.9 < taken < 12  # the lease, its backoff, and less than a second
+    assert 2.9 < taken < 4  # the lease, its backoff, and less than a second
 
 
 async def test_one_task_wakes_few_of_many_idle_workers(service: Service) -> None:
