@@ -18,6 +18,13 @@ def ids(attempt: Json) -> Json:
     return {name: attempt[name] for name in ("taskId", "attemptId", "fence", "leaseToken")}
 
 
+def refused(item: Json) -> str:
+    """The code of a refused item, which says what to do next."""
+    code: str = item["error"]["code"]
+    assert item["error"]["next"]
+    return code
+
+
 class Play:
     """Calls with sane defaults; every method asserts success and returns the body, `…_raw` ones the answer."""
 
