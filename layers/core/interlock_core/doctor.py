@@ -19,14 +19,21 @@ from .wire.times import when
 sql = statements("overview")
 
 FEATURES = (
+    "audit",
     "batch-submit",
+    "bulk",
     "claim-with-completion",
     "concurrency-keys",
     "delay",
+    "drain",
     "effect-safety",
+    "key-rotation",
     "late-reports",
+    "limits",
+    "pause",
     "priorities",
     "require-worker",
+    "rerun",
     "resolve",
     "start-deadline",
     "tags",

@@ -32,6 +32,7 @@ _PATH_PARAMETERS: dict[str, dict[str, Any]] = {
     "name": _PART,
     "version": {"type": "integer", "minimum": 1, "maximum": 2_147_483_647},
 }
+_TAGS = ("tasks", "workers", "keys", "project", "projects", "task-types", "limits", "audit")
 _KEY_ID = {"type": "string", "pattern": "^[A-Za-z0-9]{16}$"}
 
 
@@ -139,7 +140,7 @@ def _tag(path: str) -> str:
     if "/attempts/" in path or path == "/v1/claims":
         return "attempts"
     name = path.split("/")[2]
-    return name if name in ("tasks", "workers", "keys", "projects", "task-types") else "service"
+    return {"project": "projects"}.get(name, name) if name in _TAGS else "service"
 
 
 def _path_parameter(path: str, name: str) -> dict[str, Any]:
@@ -151,7 +152,7 @@ def _query_parameter(parameter: Parameter) -> dict[str, Any]:
     found: dict[str, Any] = {
         "name": parameter.name,
         "in": "query",
-        "required": False,
+        "required": parameter.required,
         "description": parameter.text,
         "schema": parameter.schema,
     }

@@ -15,6 +15,7 @@ from .states import STATUSES
 from .wire import answers as a
 from .wire import documented as d
 from .wire import fleet_answers as f
+from .wire import operator_answers as o
 from .wire.cursors import DEFAULT_LIMIT, MAX_LIMIT
 from .wire.fields import TYPE
 
@@ -32,6 +33,7 @@ class Parameter:
     schema: Schema
     text: str
     repeatable: bool = False
+    required: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,20 +76,29 @@ _TASK_FILTER = (
     Parameter("finishedAfter", _TIME, "Tasks settled after this instant."),
     Parameter("finishedBefore", _TIME, "Tasks settled before this instant."),
 )
+_CONCURRENCY_KEY = Parameter("key", _TEXT, "The concurrency key.", required=True)
+_SUBMIT = (
+    e.InvalidType,
+    e.TaskTypeNotFound,
+    e.IdempotencyConflict,
+    e.RateLimited,
+    e.NoEligibleWorker,
+    e.NoEligibleInferenceWorker,
+)
 _REPORT = (e.StaleAttempt, e.EpochChanged)
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/tasks"): Operation(
         "submitTask",
         a.TaskView,
-        refusals=(e.InvalidType, e.TaskTypeNotFound, e.IdempotencyConflict, e.NoEligibleWorker, e.NoEligibleInferenceWorker),
+        refusals=_SUBMIT,
         also=(200,),
         example={"type": "demo/hello", "schemaVersion": 1, "input": {"name": "Ada"}, "idempotencyKey": "hello-ada"},
     ),
     ("POST", "/v1/tasks/batch"): Operation(
         "submitBatch",
         a.StoredBatch,
-        refusals=(e.InvalidType, e.TaskTypeNotFound, e.IdempotencyConflict, e.NoEligibleWorker, e.NoEligibleInferenceWorker),
+        refusals=_SUBMIT,
         example={"tasks": [{"type": "demo/hello", "schemaVersion": 1, "input": {"name": "Ada"}}]},
     ),
     ("GET", "/v1/tasks"): Operation("listTasks", a.TaskPage, query=(*_TASK_FILTER, *PAGE)),
@@ -110,6 +121,10 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("POST", "/v1/tasks/{id}/cancel"): Operation("cancelTask", a.TaskView, refusals=(e.TaskFinished, e.OutcomeUnknown)),
     ("POST", "/v1/tasks/{id}/resolve"): Operation("resolveTask", a.TaskView, refusals=(e.TaskNotUnknown,)),
+    ("POST", "/v1/tasks/{id}/rerun"): Operation(
+        "rerunTask", a.TaskView, refusals=(e.TaskNotFinished, e.OutcomeUnknown, e.IdempotencyConflict), also=(200,)
+    ),
+    ("POST", "/v1/tasks/bulk"): Operation("bulk", o.BulkDone, refusals=(e.InvalidType, e.IdempotencyConflict)),
     ("POST", "/v1/claims"): Operation(
         "claim",
         a.Claimed,
@@ -145,10 +160,22 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         },
     ),
     ("DELETE", "/v1/workers/{workerId}/instances/{instanceId}"): Operation("removeInstance", f.Removed),
+    ("POST", "/v1/workers/{workerId}/drain"): Operation("drainWorker", o.Drained),
+    ("DELETE", "/v1/workers/{workerId}"): Operation("removeWorker", o.Unregistered),
     ("GET", "/v1/task-types"): Operation("listTaskTypes", f.TaskTypePage, query=PAGE),
     ("GET", "/v1/task-types/{group}/{name}/{version}"): Operation(
         "getTaskType", f.TaskTypeView, refusals=(e.InvalidType, e.TaskTypeNotFound)
     ),
+    ("POST", "/v1/task-types/{group}/{name}/{version}/pause"): Operation("pauseType", o.PausedType, refusals=(e.InvalidType,)),
+    ("POST", "/v1/task-types/{group}/{name}/{version}/resume"): Operation("resumeType", o.PausedType, refusals=(e.InvalidType,)),
+    ("POST", "/v1/project/pause"): Operation("pauseProject", o.PausedProject),
+    ("POST", "/v1/project/resume"): Operation("resumeProject", o.PausedProject),
+    ("GET", "/v1/limits"): Operation(
+        "listLimits", o.Limits, query=(Parameter("key", _TEXT, "Only the limit of this concurrency key."),)
+    ),
+    ("PUT", "/v1/limits"): Operation("setLimit", o.KeyLimit, query=(_CONCURRENCY_KEY,)),
+    ("DELETE", "/v1/limits"): Operation("dropLimit", o.KeyLimit, query=(_CONCURRENCY_KEY,)),
+    ("PUT", "/v1/limits/rate"): Operation("setRate", o.SubmitRateSet, example={"perSecond": 50, "burst": 200}),
     ("GET", "/v1/workers"): Operation("listWorkers", f.WorkerPage, query=PAGE),
     ("GET", "/v1/workers/{workerId}"): Operation("getWorker", f.WorkerView),
     ("GET", "/v1/doctor"): Operation(
@@ -167,6 +194,10 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("GET", "/v1/keys"): Operation("listKeys", a.ApiKeyPage, query=PAGE),
     ("POST", "/v1/keys/{id}/revoke"): Operation("revokeKey", a.RevokedApiKey),
+    ("POST", "/v1/keys/{id}/rotate"): Operation(
+        "rotateKey", a.NewApiKey, refusals=(e.IdempotencyConflict,), also=(200,), example={"overlapSeconds": 3600}
+    ),
+    ("GET", "/v1/audit"): Operation("listAudit", o.AuditPage, query=PAGE),
     ("POST", "/v1/projects"): Operation(
         "createProject", a.NewProjectView, refusals=(e.IdempotencyConflict,), also=(200,), example={"name": "acme"}
     ),

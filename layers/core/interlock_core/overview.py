@@ -139,22 +139,26 @@ async def task_types(
         fleet.state(project, names, settings),
     )
     capacity: defaultdict[str, list[tuple[str, fleet.Serving]]] = defaultdict(list)
-    for (name, pool), found in sorted(fleet.read(online).serving.items()):
+    known = fleet.read(online)
+    for (name, pool), found in sorted(known.serving.items()):
         capacity[name].append((pool, found))
     served: defaultdict[tuple[str, int], list[Any]] = defaultdict(list)
     for row in handlers:
         served[row.type, row.schema_version].append(row)
-    return [
-        _task_type(row, capacity[f"{row.type}@{row.schema_version}"], served[row.type, row.schema_version], whole)
-        for row in facts
-    ]
+    views = []
+    for row in facts:
+        name = f"{row.type}@{row.schema_version}"
+        view = _task_type(row, capacity[name], served[row.type, row.schema_version], whole)
+        view["paused"] = not known.paused.isdisjoint((name, "project"))
+        views.append(view)
+    return views
 
 
 async def task_type(database: Database, settings: Settings, project: str, task_type: str, version: int) -> dict[str, Any]:
     """One task type in full. Raises TaskTypeNotFound where nobody registered it and no task of it is live."""
     view = (await task_types(database, settings, project, [(task_type, version)], whole=True))[0]
-    counted = ("queued", "running", "waiting", "outcomeUnknown")
-    if not view["registered"] and not any(view[name] for name in counted) and not any(view["outcomes"]["day"].values()):
+    known = ("registered", "paused", "queued", "running", "waiting", "outcomeUnknown")
+    if not any(view[name] for name in known) and not any(view["outcomes"]["day"].values()):
         raise TaskTypeNotFound(f"no worker ever registered {task_type}@{version} in this project, and no task of it is there")
     return view
 

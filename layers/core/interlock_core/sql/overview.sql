@@ -82,6 +82,8 @@ SELECT u.type, u.schema_version FROM (
     UNION (SELECT * FROM finished LIMIT %(limit)s)
     UNION (SELECT type, schema_version FROM task_types WHERE project = %(project)s
              AND (type, schema_version) > (%(after_type)s, %(after_version)s) ORDER BY type, schema_version LIMIT %(limit)s)
+    UNION (SELECT type, schema_version FROM pauses WHERE project = %(project)s AND paused_at IS NOT NULL
+             AND (type, schema_version) > (%(after_type)s, %(after_version)s) ORDER BY type, schema_version LIMIT %(limit)s)
     UNION (SELECT DISTINCT type, schema_version FROM tasks WHERE project = %(project)s AND status = 'queued' AND hold = 'concurrency'
              AND (type, schema_version) > (%(after_type)s, %(after_version)s) ORDER BY type, schema_version LIMIT %(limit)s)
     UNION (SELECT DISTINCT type, schema_version FROM tasks WHERE project = %(project)s AND status IN ('outcome-unknown', 'waiting')
@@ -172,7 +174,7 @@ FROM clock CROSS JOIN service s CROSS JOIN due LEFT JOIN transactions x ON true
 
 -- :: outbox
 -- Work that is due for longer than a poll while a slot for it is free: somebody should have it by now. Keyed tasks are left out,
--- since the moment that their key let them in is not kept.
+-- since the moment that their key let them in is not kept; so is what is paused, and what was until a poll ago.
 WITH clock AS MATERIALIZED (SELECT app_now() AS now),
 free AS MATERIALIZED (
     SELECT split_part(v.serves, '@', 1) AS type, split_part(v.serves, '@', 2)::integer AS schema_version, i.pool, max(i.told_seconds) AS poll
@@ -184,7 +186,13 @@ free AS MATERIALIZED (
     GROUP BY 1, 2, 3
 )
 SELECT count(*) AS tasks, extract(epoch FROM max(clock.now - q.due_at))::double precision AS oldest
-FROM clock, free f CROSS JOIN LATERAL (
+FROM clock, (
+    SELECT f.* FROM clock, free f
+    WHERE NOT EXISTS (SELECT FROM pauses y WHERE y.project = %(project)s AND y.type = f.type AND y.schema_version = f.schema_version
+                        AND (y.paused_at IS NOT NULL OR y.resumed_at > clock.now - make_interval(secs => greatest(f.poll, 1))))
+      AND NOT EXISTS (SELECT FROM projects p WHERE p.name = %(project)s
+                        AND (p.paused_at IS NOT NULL OR p.resumed_at > clock.now - make_interval(secs => greatest(f.poll, 1))))
+) f CROSS JOIN LATERAL (
     SELECT t.due_at FROM tasks t
     WHERE t.project = %(project)s AND t.type = f.type AND t.schema_version = f.schema_version AND t.pool = f.pool
       AND t.status = 'queued' AND t.hold IS NULL AND t.concurrency_key IS NULL

@@ -191,6 +191,7 @@ class TypeFacts(Shown):
     waiting: int
     outcome_unknown: int
     oldest_due_age_seconds: float | None
+    paused: bool
     online: Capacity
     pools: list[PoolCapacity]
     outcomes: Spans
