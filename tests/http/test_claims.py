@@ -127,7 +127,7 @@ async def test_a_narrowed_key_claims_only_inside(play: Play) -> None:
         assert (answer.status_code, answer.json()["code"]) == (403, "SCOPE_DENIED"), change
 
 
-async def test_two_processes_of_one_worker_id_keep_their_own_b16(play: Play) -> None:
+async def test_b16_two_processes_of_one_worker_id_keep_their_own(play: Play) -> None:
     await play.submit()
     attempt = (await play.claim(instance="first"))[0]
     assert await play.claim(instance="second") == []

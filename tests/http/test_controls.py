@@ -66,7 +66,7 @@ async def test_rerun_starts_from_the_submitted_policy_not_from_the_handlers(play
     assert (await play.claim())[0]["leaseSeconds"] == 44
 
 
-async def test_rerun_with_one_key_is_one_task_b29(play: Play) -> None:
+async def test_b29_rerun_with_one_key_is_one_task(play: Play) -> None:
     old = await settled(play, idempotencyKey="first")
     one, two = [await rerun_raw(play, old["id"], idempotencyKey="again") for _ in range(2)]
     assert (one.status_code, two.status_code, two.json()["deduplicated"]) == (201, 200, True)

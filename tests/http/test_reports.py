@@ -15,7 +15,7 @@ async def post(play: Play, path: str, body: str) -> httpx.Response:
     return await play.http.worker.post(path, content=body.encode("utf-8", "surrogatepass"))
 
 
-async def test_a_broken_value_ends_its_own_task_and_no_other_b26(play: Play) -> None:
+async def test_b26_a_broken_value_ends_its_own_task_and_no_other(play: Play) -> None:
     broken = ["NaN", "[1e999]", '{"a": 1, "a": 2}', '"\\ud800"', "1" * 5000]
     attempts = [await play.run() for _ in range(len(broken) + 1)]
     parts = [json.dumps({**ids(a), "outcome": "succeeded"})[:-1] for a in attempts]
@@ -40,7 +40,7 @@ async def test_unparsable_bytes_fail_the_call(play: Play) -> None:
         assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_JSON"), body
 
 
-async def test_text_is_cleaned_and_cut_and_never_refused_b26(play: Play) -> None:
+async def test_b26_text_is_cleaned_and_cut_and_never_refused(play: Play) -> None:
     attempt = await play.run()
     part = json.dumps({**ids(attempt), "outcome": "failed"})[:-1]
     body = f'{part}, "error": {{"code": "BAD\\u0000NAME\\ud800", "message": "{"é" * 20_000}", "details": {{"x": NaN, "y": "\\udfff"}}}}}}'
@@ -142,7 +142,7 @@ async def test_progress_and_logs_are_events_and_repeated_lines_are_dropped(play:
     ]
 
 
-async def test_reports_faster_than_the_rate_are_refused_and_the_lease_is_renewed_b41(play: Play, clock: Clock) -> None:
+async def test_b41_reports_faster_than_the_rate_are_refused_and_the_lease_is_renewed(play: Play, clock: Clock) -> None:
     clock.hold()
     attempt = await play.run()
     await play.heartbeat(attempt, progress={"percent": 1})
@@ -156,7 +156,7 @@ async def test_reports_faster_than_the_rate_are_refused_and_the_lease_is_renewed
     assert (await play.kinds(attempt["taskId"])).count("progress") == 2
 
 
-async def test_logs_beyond_the_cap_are_cut_once_and_say_so_b41(play: Play, clock: Clock) -> None:
+async def test_b41_logs_beyond_the_cap_are_cut_once_and_say_so(play: Play, clock: Clock) -> None:
     attempt = await play.run()
     for batch in range(6):
         lines = [{"seq": batch * 2000 + n, "message": "x"} for n in range(1, 2001)]
@@ -168,7 +168,7 @@ async def test_logs_beyond_the_cap_are_cut_once_and_say_so_b41(play: Play, clock
     assert logs[-1]["data"]["truncated"] is True
 
 
-async def test_an_oversize_line_is_cut_b19(play: Play) -> None:
+async def test_b19_an_oversize_line_is_cut(play: Play) -> None:
     attempt = await play.run()
     await play.heartbeat(attempt, logs=[{"seq": 1, "level": "info", "message": "x" * 100_000}])
     event = (await play.http.producer.get(f"/v1/tasks/{attempt['taskId']}/journal")).json()["items"][-1]

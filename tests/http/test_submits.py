@@ -75,12 +75,12 @@ async def test_another_request_under_one_key_names_the_field(play: Play, field: 
     assert body["next"]
 
 
-async def test_numbers_that_differ_are_other_requests_b25(play: Play) -> None:
+async def test_b25_numbers_that_differ_are_other_requests(play: Play) -> None:
     await play.submit(idempotencyKey="k", input={"id": 2**53})
     assert (await play.submit_raw(idempotencyKey="k", input={"id": 2**53 + 1})).status_code == 409
 
 
-async def test_fifty_submits_at_once_on_one_key_are_one_task_b21(play: Play) -> None:
+async def test_b21_fifty_submits_at_once_on_one_key_are_one_task(play: Play) -> None:
     answers = await asyncio.gather(*(play.submit_raw(idempotencyKey="k") for _ in range(50)))
     assert {a.json()["id"] for a in answers} == {answers[0].json()["id"]}
     assert sorted(a.status_code for a in answers) == [200] * 49 + [201]

@@ -76,7 +76,7 @@ async def test_succeeded_is_canonical_and_a_repeat_is_a_duplicate(play: Play) ->
     assert await play.kinds(attempt["taskId"]) == ["submitted", "claimed", "succeeded", "late-report"]  # kept once
 
 
-async def test_succeeded_with_a_result_too_large_fails_the_task_b19(play: Play) -> None:
+async def test_b19_succeeded_with_a_result_too_large_fails_the_task(play: Play) -> None:
     attempt = await play.run()
     item = await play.complete(attempt, result="x" * (256 * 1024))
     assert item["taskStatus"] == "failed"
@@ -85,7 +85,7 @@ async def test_succeeded_with_a_result_too_large_fails_the_task_b19(play: Play) 
     assert (await play.complete(attempt, result="x" * (256 * 1024)))["duplicate"] is True
 
 
-async def test_succeeded_with_a_result_of_exactly_the_cap_is_stored_b19(play: Play) -> None:
+async def test_b19_succeeded_with_a_result_of_exactly_the_cap_is_stored(play: Play) -> None:
     attempt = await play.run()
     assert (await play.complete(attempt, result="x" * (256 * 1024 - 2)))["taskStatus"] == "succeeded"
 
@@ -234,7 +234,7 @@ async def test_release_is_counted_the_101st_time_in_a_row(play: Play) -> None:
     assert (await play.get(attempt["taskId"]))["attempts"] == 1
 
 
-async def test_lease_expiry_queues_what_is_safe_and_counts_once_b03(play: Play, clock: Clock) -> None:
+async def test_b03_lease_expiry_queues_what_is_safe_and_counts_once(play: Play, clock: Clock) -> None:
     attempt = await play.run(retry=NO_JITTER)
     clock.advance(61)
     assert (await play.sweep())["lapsed"] == 1
@@ -256,7 +256,7 @@ async def test_lease_expiry_is_settled_by_the_next_claim_too(play: Play, clock: 
     assert await play.kinds(attempt["taskId"]) == ["submitted", "claimed", "lease-expired", "claimed", "late-report", "succeeded"]
 
 
-async def test_lease_expiry_without_attempts_left_fails_b18(play: Play, clock: Clock) -> None:
+async def test_b18_lease_expiry_without_attempts_left_fails(play: Play, clock: Clock) -> None:
     attempt = await play.run(retry={"maxAttempts": 3, "initialDelaySeconds": 0})
     for fence in (2, 3):
         clock.advance(61)
@@ -285,7 +285,7 @@ async def test_lease_expiry_past_the_deadline_is_a_timeout(play: Play, clock: Cl
     assert (await play.get(attempt["taskId"]))["failure"]["code"] == "ATTEMPT_TIMEOUT"
 
 
-async def test_lease_expiry_with_a_cancel_requested_is_cancelled_b18(play: Play, clock: Clock) -> None:
+async def test_b18_lease_expiry_with_a_cancel_requested_is_cancelled(play: Play, clock: Clock) -> None:
     attempt = await play.run()
     await play.cancel(attempt["taskId"])
     clock.advance(61)
