@@ -41,7 +41,7 @@ REFUSALS = [
     (problem(500, "INTERNAL"), ExitCode.UNREACHABLE),
     (problem(429, "RATE_LIMITED"), ExitCode.UNREACHABLE),
     (Answer(404, b"<h1>not here</h1>"), ExitCode.UNREACHABLE),
-    (Answer(200, b"<h1>captive portal</h1>"), ExitCode.UNREACHABLE),
+    (Answer(200, b"<h1>captive portal</h1>", {"retry-after": "3600"}), ExitCode.UNREACHABLE),
     (Answer(308, b"", {"location": "https://elsewhere.example/"}), ExitCode.USAGE),
 ]
 
@@ -49,7 +49,7 @@ REFUSALS = [
 @pytest.mark.parametrize(("answer", "code"), REFUSALS)
 def test_each_refusal_has_its_status(scripted: ScriptedServer, answer: Answer, code: ExitCode, run_here: RunHere) -> None:
     scripted.answer("GET", "/v1/tasks/x", answer)
-    arguments = ["tasks", "get", "x", "--url", scripted.url, "--key", KEY, "--patience", "0.3"]
+    arguments = ["tasks", "get", "x", "--url", scripted.url, "--key", KEY]
     words = run_here(*arguments, expect=code)
     assert words.out == ""
     facts = run_here(*arguments, "--json", expect=code)

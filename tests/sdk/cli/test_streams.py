@@ -171,13 +171,12 @@ def test_ctrl_c_ends_a_wait_and_says_how_to_go_on(cli: Cli, live: Live, options:
         assert process.stdout is not None
         assert process.stderr is not None
         first = (process.stderr if options else process.stdout).readline()
-        while not options and b"no worker" not in process.stderr.readline():
-            pass
+        task = first.split()[-1 if options else 0].decode()
+        assert uuid.UUID(task), first
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
     assert process.returncode == 130
     assert b"Traceback" not in err
-    task = first.split()[-1 if options else 0].decode()
     assert f"interlock tasks watch {task}".encode() in err
     if options:
         assert json.loads(out)["id"] == task

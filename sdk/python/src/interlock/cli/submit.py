@@ -84,8 +84,11 @@ def submit(
         bad("--timeout", "it is for --wait; --attempt-timeout bounds an attempt")
     client = session.client("task-producer")
     view = send(client, fields, splice(fields, "input", read_json(input, "--input")))
-    tell_submitted(session, view, wait=wait)
-    return wait_for(session, client, view, seconds) if wait else ExitCode.OK
+    try:
+        tell_submitted(session, view, wait=wait)
+        return wait_for(session, client, view, seconds) if wait else ExitCode.OK
+    except KeyboardInterrupt:
+        return stop_waiting(session, view, "interrupted", ExitCode.INTERRUPTED)
 
 
 def read_concurrency(given: str | None) -> tuple[str, int] | None:
@@ -102,12 +105,12 @@ def send(client: Client, fields: dict[str, Any], body: bytes) -> dict[str, Any]:
     """The stored task. Without an answer nobody knows whether there is one: say how to ask again safely."""
     try:
         return client.request("POST", "/v1/tasks", content=body)
-    except Unreachable as error:
-        raise CommandFailed(
-            f"{error}; the task may have been stored",
-            ExitCode.UNREACHABLE,
-            next=f"Submit again with --idempotency-key {fields['idempotencyKey']}: it is stored once, however often you ask.",
-        ) from None
+    except (Unreachable, KeyboardInterrupt) as error:
+        said, code = (
+            (str(error), ExitCode.UNREACHABLE) if isinstance(error, Unreachable) else ("interrupted", ExitCode.INTERRUPTED)
+        )
+        advice = f"Submit again with --idempotency-key {fields['idempotencyKey']}: it is stored once, however often you ask."
+        raise CommandFailed(f"{said}; the task may have been stored", code, next=advice) from None
 
 
 def tell_submitted(session: Session, view: View, *, wait: bool) -> None:
@@ -128,24 +131,25 @@ def tell_submitted(session: Session, view: View, *, wait: bool) -> None:
 def wait_for(session: Session, client: Client, view: View, seconds: float | None) -> int:
     """Wait for the end of the task; its exit status."""
     out, task_id = session.out, str(view["id"])
-    code, stopped = ExitCode.OK, ""
-    with out.status(f"waiting for {task_id}"):
-        try:
+    try:
+        with out.status(f"waiting for {task_id}"):
             view = TaskProducer(client=client).wait(task_id, seconds).raw
-        except TimeoutError:
-            code, stopped = ExitCode.TIMEOUT, "the time is over"
-        except KeyboardInterrupt:
-            code, stopped = ExitCode.INTERRUPTED, "interrupted"
-    if stopped:
-        if code is ExitCode.TIMEOUT:
-            view = look_again(client, view)
-        told = " ".join(part for part in (str(view.get("status")), state_text(view)) if part)
-        out.notice(f"{stopped}; the task goes on ({told}): interlock tasks watch {task_id}")
+    except TimeoutError:
+        return stop_waiting(session, look_again(client, view), "the time is over", ExitCode.TIMEOUT)
     if out.json:
         out.document(view)
-    elif not stopped:
+    else:
         show_end(out, view)
-    return code if stopped else OF_STATUS.get(str(view.get("status")), ExitCode.UNEXPECTED)
+    return OF_STATUS.get(str(view.get("status")), ExitCode.UNEXPECTED)
+
+
+def stop_waiting(session: Session, view: View, reason: str, code: ExitCode) -> int:
+    """The task goes on without us: say so, and give what is known of it."""
+    told = " ".join(part for part in (str(view.get("status")), state_text(view)) if part)
+    session.out.notice(f"{reason}; the task goes on ({told}): interlock tasks watch {view['id']}")
+    if session.out.json:
+        session.out.document(view)
+    return code
 
 
 def look_again(client: Client, view: View) -> View:

@@ -1,0 +1,40 @@
+"""Every command, option and exit status stands in docs/cli.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from interlock.cli.app import build
+from interlock.cli.exits import MEANINGS
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
+BY_ITSELF = {"--help", "-h", "--version", "--install-completion", "--show-completion"}
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command that does something, with its path."""
+    below = getattr(command, "commands", None)
+    if not below:
+        yield path, command
+        return
+    for name, child in below.items():
+        yield from commands(child, (*path, name))
+
+
+def test_every_command_and_option_is_documented() -> None:
+    found = dict(commands(typer.main.get_command(build())))
+    assert len(found) >= 16
+    for path, command in found.items():
+        assert f"`{' '.join(path)}" in PAGE, path
+        options = {name for parameter in command.params for name in parameter.opts if name.startswith("-")}
+        assert not [name for name in options - BY_ITSELF if f"`{name}" not in PAGE], path
+        assert {"--url", "--key", "--profile", "--json", "--verbose", "--patience"} <= options, path
+
+
+def test_every_exit_status_is_documented() -> None:
+    for code, meaning in MEANINGS.items():
+        assert f"| {code.value} | {meaning} |" in PAGE
