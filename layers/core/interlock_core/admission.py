@@ -22,7 +22,7 @@ async def admit(database: Database, project: str, keys: Iterable[str | None]) ->
     _, rows = await database.run(*steps(project, wanted))
     if rows:
         ready = [(f"{r.type}@{r.schema_version}", r.pool, r.tasks, 0.0) for r in rows]
-        await database.one(hints.send(hints.payload(project, ready=ready)))
+        await hints.tell(database, hints.payload(project, ready=ready))
 
 
 def steps(project: str, keys: list[str]) -> tuple[Step, Step]:

@@ -308,4 +308,4 @@ async def _after_end(database: Database, project: str, rows: list[Row], told: bo
     )
     done: list[UUID] = [] if told else [r.id for r in rows if r.status != "queued"]
     if ready or done:
-        await database.one(hints.send(hints.payload(project, ready=ready, done=done)))
+        await hints.tell(database, hints.payload(project, ready=ready, done=done))

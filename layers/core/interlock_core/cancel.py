@@ -54,4 +54,4 @@ async def _tell(database: Database, project: str, verdicts: list[Row]) -> None:
     ended = [v for v in changed if v.before != "running"]
     await admission.admit(database, project, [v.concurrency_key for v in ended])
     holders = [(v.worker_id, v.instance_id, v.id, v.attempt_id) for v in changed if v.before == "running"]
-    await database.one(hints.send(hints.payload(project, cancel=holders, done=[v.id for v in ended])))
+    await hints.tell(database, hints.payload(project, cancel=holders, done=[v.id for v in ended]))

@@ -98,7 +98,7 @@ async def _after_claim(database: Database, project: str, lapsed: list[Row], due:
     ready = hints.group((r.type, r.schema_version, r.pool, hints.until(r.due_at)) for r in lapsed if r.status == "queued")
     done = [r.id for r in lapsed if r.status != "queued"]
     if ready or done:
-        await database.one(hints.send(hints.payload(project, ready=ready, done=done)))
+        await hints.tell(database, hints.payload(project, ready=ready, done=done))
 
 
 def _claimed(row: Row, token: str) -> dict[str, Any]:

@@ -44,7 +44,7 @@ async def _hint(database: Database, project: str, wanted: Any) -> None:
     groups = [g for g in await database.one(sql.ready_groups(project=project)) if wanted(g)]
     if groups:
         ready = [(f"{g.type}@{g.schema_version}", g.pool, 100, 0.0) for g in groups]
-        await database.one(hints.send(hints.payload(project, ready=ready)))
+        await hints.tell(database, hints.payload(project, ready=ready))
 
 
 async def set_limit(database: Database, key: Key, name: str, limit: int | None) -> dict[str, Any]:

@@ -142,6 +142,13 @@ class Database:
         """The rows of a single step."""
         return (await self.run(step))[0]
 
+    async def tell(self, notice: Step) -> None:
+        """Runs a notice alone. Its failure is logged and no more: what it tells of is stored already."""
+        try:
+            await self.one(notice)
+        except (psycopg.Error, Unavailable) as error:
+            log.warning("a hint was lost: %s", error)
+
     async def _pipeline(
         self, connection: psycopg.AsyncConnection[Row], steps: tuple[Step, ...], notify: Step | None
     ) -> list[list[Row]]:

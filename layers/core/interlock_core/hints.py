@@ -2,7 +2,7 @@
 
 A payload is compact JSON: `{"p": project, "ready": [[type@version, pool, tasks, in-seconds]], "done": [task ids],
 "cancel": [[worker, instance, task, attempt]],
-"drain": [[worker, instance]]}`. Payloads stay below Postgres's 8,000 bytes; what does not fit becomes `"*"`.
+"drain": [worker]}`. Payloads stay below Postgres's 8,000 bytes; what does not fit becomes `"*"`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from .db import Step, statements
+from .db import Database, Step, statements
 
 CHANNEL = "interlock"
 MAX_BYTES = 7_000
@@ -31,7 +31,7 @@ def payload(
     ready: Iterable[Group] = (),
     done: Iterable[UUID] = (),
     cancel: Iterable[tuple[str, str, UUID, UUID]] = (),
-    drain: Iterable[tuple[str, str]] = (),
+    drain: Iterable[str] = (),
 ) -> str:
     """One hint. Anything too long for a notice is replaced by `"*"`: re-read everything of that kind."""
     parts: dict[str, Any] = {"p": project}
@@ -41,8 +41,8 @@ def payload(
         parts["done"] = ids
     if holders := list(cancel):
         parts["cancel"] = holders
-    if instances := list(drain):
-        parts["drain"] = instances
+    if workers := list(drain):
+        parts["drain"] = workers
     text = _encode(parts)
     if len(text) > MAX_BYTES:
         text = _encode({"p": project} | {kind: "*" for kind in parts if kind != "p"})
@@ -52,6 +52,11 @@ def payload(
 def send(*payloads: str) -> Step:
     """The step that notifies; give it to `Database.run(…, notify=…)` or run it alone."""
     return sql.send(payloads=list(payloads))
+
+
+async def tell(database: Database, text: str) -> None:
+    """Sends one hint after the work was committed; that it cannot be sent is no failure of the work."""
+    await database.tell(send(text))
 
 
 def group(rows: Iterable[tuple[str, int, str, float]]) -> list[Group]:

@@ -80,7 +80,7 @@ async def _settled(database: Database, rows: list[Row]) -> None:
     for project in sorted({r.project for r in rows}):
         mine = [r for r in rows if r.project == project]
         await admission.admit(database, project, [r.concurrency_key for r in mine])
-        await database.one(hints.send(hints.payload(project, done=[r.id for r in mine])))
+        await hints.tell(database, hints.payload(project, done=[r.id for r in mine]))
 
 
 async def _freed(database: Database, rows: list[Row]) -> None:
@@ -91,7 +91,7 @@ async def _freed(database: Database, rows: list[Row]) -> None:
             (r.type, r.schema_version, r.pool, hints.until(getattr(r, "due_at", None))) for r in mine if r.concurrency_key is None
         )
         if ready:
-            await database.one(hints.send(hints.payload(project, ready=ready)))
+            await hints.tell(database, hints.payload(project, ready=ready))
 
 
 def _json(rows: list[Row]) -> str:

@@ -86,5 +86,5 @@ async def insert(
         await database.run(submitting.sql.lock_keys(project=project, keys=[new.concurrency_key], call=new_id()))
     await admission.admit(database, project, [new.concurrency_key])
     if not new.deduplicated and new.concurrency_key is None:
-        await database.one(hints.send(hints.payload(project, ready=[(f"{new.type}@{new.schema_version}", new.pool, 1, 0.0)])))
+        await hints.tell(database, hints.payload(project, ready=[(f"{new.type}@{new.schema_version}", new.pool, 1, 0.0)]))
     return new

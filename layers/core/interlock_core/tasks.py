@@ -161,7 +161,7 @@ async def resolve(
         await admission.admit(database, key.project, [verdict.concurrency_key])
         ready = [(f"{verdict.type}@{verdict.schema_version}", verdict.pool, 1, 0.0)] if row.status == "queued" else []
         done = [task_id] if row.status != "queued" else []
-        await database.one(hints.send(hints.payload(key.project, ready=ready, done=done)))
+        await hints.tell(database, hints.payload(key.project, ready=ready, done=done))
     view = await show(database, settings, key.project, row)
     view["duplicate"] = not verdict.changed
     return view

@@ -165,7 +165,7 @@ async def drain(database: Database, key: Key, worker_id: str) -> dict[str, Any]:
         raise NotFound(f"there is no worker {worker_id} in this project")
     asked = [row for row in rows if row.changed]
     if asked:
-        await database.one(hints.send(hints.payload(key.project, drain=[(worker_id, row.instance_id) for row in asked])))
+        await hints.tell(database, hints.payload(key.project, drain=[worker_id]))
     return {"workerId": worker_id, "instances": [row.instance_id for row in rows if row.alive], "duplicate": not asked}
 
 
