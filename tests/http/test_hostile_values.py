@@ -28,7 +28,8 @@ async def check(answer: Any, given: object) -> None:
 async def test_instants_at_the_ends_of_the_calendar(play: Play, database: Database) -> None:
     async with database.connection() as connection:
         await connection.execute(
-            "DO $$BEGIN EXECUTE format('ALTER ROLE %I IN DATABASE %I SET timezone = ''Asia/Kolkata''', current_user, current_database()); END$$"
+            "DO $$BEGIN EXECUTE format('ALTER ROLE %I IN DATABASE %I SET timezone = %L',"
+            " current_user, current_database(), 'Asia/Kolkata'); END$$"
         )
     await database.close()  # the next connection is in another time zone: what is stored and shown stays the same
     for instant in INSTANTS:
@@ -98,7 +99,17 @@ async def test_texts_that_mean_something_to_somebody(play: Play) -> None:
         for name in ("pool", "tag", "idempotencyKey", "failureCode", "scheduleOwner", "type", "cursor", "limit", "parentId"):
             await check(await play.http.producer.get("/v1/tasks", params={name: text}), (name, text))
         await check(await play.http.worker.get("/v1/doctor", params={"workerId": text}), text)
-    for path in ("keys", "tasks", "workers", "task-types", "metrics", "doctor"):
+        operator = play.http.operator
+        for method in ("GET", "PUT", "DELETE"):
+            await check(await operator.request(method, "/v1/limits", params={"key": text}, json={"limit": 1}), (method, text))
+        for name in ("status", "pool", "tag", "idempotencyKey", "failureCode", "type", "createdAfter", "parentId", "nothing"):
+            bulk = {"filter": {name: text}, "action": "cancel", "idempotencyKey": "once", "dryRun": True}
+            await check(await operator.post("/v1/tasks/bulk", json=bulk), bulk)
+        await check(await operator.post("/v1/tasks/bulk", json={"filter": {}, "action": "cancel", "idempotencyKey": text}), text)
+        again = {"idempotencyKey": text, "input": text}
+        await check(await play.http.producer.post(f"/v1/tasks/{made['id']}/rerun", json=again), text)
+        await check(await operator.post("/v1/keys/none/rotate", json={"overlapSeconds": 1, "idempotencyKey": text}), text)
+    for path in ("keys", "tasks", "workers", "task-types", "metrics", "doctor", "limits", "audit"):
         await check(await play.http.operator.get(f"/v1/{path}"), path)
 
 

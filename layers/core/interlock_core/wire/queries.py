@@ -32,8 +32,8 @@ def query(request: Request, names: tuple[str, ...]) -> dict[str, list[str]]:
 
 
 def _text(value: str) -> str:
-    if not 1 <= len(value) <= 255:
-        raise ValueError("must have 1 to 255 characters")
+    if not 1 <= len(value) <= 255 or "\x00" in value:
+        raise ValueError("must have 1 to 255 characters, none of them U+0000")
     return value
 
 
@@ -57,7 +57,7 @@ def _id(value: str) -> UUID:
 
 def _tag(value: str) -> str:
     key, colon, wanted = value.partition(":")
-    if not colon or not key:
+    if not colon or not key or "\x00" in value:
         raise ValueError("must be key:value")
     return json.dumps({key: wanted})
 
