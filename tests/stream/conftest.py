@@ -192,7 +192,13 @@ async def serve(database: Database) -> AsyncIterator[Serve]:
             bound = socket.create_server(("127.0.0.1", 0), backlog=2048)
             listener(bound)
             config = uvicorn.Config(
-                app, http="httptools", lifespan="off", access_log=False, log_config=None, timeout_graceful_shutdown=5
+                app,
+                http="httptools",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                timeout_graceful_shutdown=5,
+                timeout_keep_alive=60,
             )
             server = Server(config)
             serving = asyncio.create_task(server.serve(sockets=[bound]))

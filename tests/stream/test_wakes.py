@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 
+import psycopg
+
+from interlock_core.db import Database
 from stream.conftest import TYPE, Serve, Service, Stream
 from support.waiting import wait_until_async
 
@@ -137,3 +140,29 @@ async def test_an_idle_fleet_costs_one_statement_for_each_regular_look(serve: Se
     began, looks = time.monotonic(), timetable.looks
     await wait_until_async(lambda: timetable.looks >= looks + 3)
     assert time.monotonic() - began > 2
+
+
+async def test_nobody_waits_for_a_poll_while_a_slot_is_free(service: Service, database: Database) -> None:
+    """Ten workers of one slot claim on `ready`, on a wake and after a task, and never by the clock."""
+    streams = [await service.stream() for _ in range(10)]
+    workers = [asyncio.create_task(_work(service, stream)) for stream in streams]
+    for size in (1, 1, 30, 5, 1, 12, 1):
+        tasks = await asyncio.gather(*(service.submit(delaySeconds=0.3 if n % 5 == 0 else 0) for n in range(size)))
+        answers = await asyncio.gather(*(service.producer.get(f"/v1/tasks/{task['id']}?waitSeconds=15") for task in tasks))
+        assert {answer.json()["status"] for answer in answers} == {"succeeded"}
+    for worker in workers:
+        worker.cancel()
+    await asyncio.gather(*workers, return_exceptions=True)
+    with psycopg.connect(database.url) as connection:
+        row = connection.execute("SELECT count(*), max(extract(epoch FROM started_at - due_at))::float FROM tasks").fetchone()
+    assert row is not None
+    assert row[0] == 51
+    assert row[1] < 10  # a poll would come after 30; how far below is this machine's load
+
+
+async def _work(service: Service, stream: Stream) -> None:
+    while True:
+        heard = stream.count("wake")
+        while attempts := await service.claim(stream.instance_id, slots=1):
+            await service.complete(attempts[0])
+        await stream.until("wake", heard + 1, timeout=60)
