@@ -5,7 +5,7 @@
 -- Of each group: how much could be claimed now (counted to `most`), and in how many seconds more may be. A lapsed lease
 -- counts: the claim that meets it settles it. `leases`: whether to look at them (ready work is looked at more often).
 WITH clock AS MATERIALIZED (SELECT app_now() AS now)
-SELECT g.n, ready.count + due.count + lease.lapsed AS claimable, lease.lapsed > 0 AS lapsed,
+SELECT g.n, CASE WHEN stopped.yes THEN 0 ELSE ready.count + due.count END + lease.lapsed AS claimable, lease.lapsed > 0 AS lapsed,
        (SELECT extract(epoch FROM t.due_at - clock.now)::double precision FROM tasks t
         WHERE t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
           AND t.status = 'queued' AND t.hold = 'due' AND t.due_at > clock.now ORDER BY t.due_at LIMIT 1) AS due_in,
@@ -25,6 +25,10 @@ CROSS JOIN LATERAL (
            min(t.lease_expires_at) FILTER (WHERE t.lease_expires_at > clock.now) AS next_at
     FROM tasks t WHERE g.leases AND t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
       AND t.status = 'running') lease
+CROSS JOIN LATERAL (  -- paused work wakes nobody
+    SELECT EXISTS (SELECT FROM pauses y WHERE y.project = g.project AND y.type = g.type AND y.schema_version = g.schema_version
+                     AND y.paused_at IS NOT NULL)
+        OR EXISTS (SELECT FROM projects p WHERE p.name = g.project AND p.paused_at IS NOT NULL) AS yes) stopped
 
 -- :: full
 -- Of these instances, those that are known to take nothing now. One that never claimed is not known.
