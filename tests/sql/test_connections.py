@@ -166,8 +166,8 @@ async def test_b35_exhausted_connections_are_a_retryable_503_and_nothing_is_half
     where = database_url.rpartition("@")[2]
     database = Database(f"postgresql://crowd:crowd@{where}", size=8)
     _use(play, database)
-    for _ in range(3 - rows.value(OTHERS)):  # this test's own look at the rows is one more
-        crowd.append(psycopg.connect(database.url))
+    free = 3 - rows.value(OTHERS)  # this test's own look at the rows is one more
+    crowd.extend(psycopg.connect(database.url) for _ in range(free))
     before = rows.task(attempt["taskId"])
     calls = [
         play.submit_raw(idempotencyKey="k", concurrency={"key": "K", "limit": 1}),

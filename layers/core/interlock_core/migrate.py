@@ -37,7 +37,7 @@ def migrate(database_url: str, folder: Path) -> list[str]:
     with psycopg.connect(database_url, autocommit=True) as connection:
         for path in sorted(folder.glob("[0-9]*.sql")):
             with connection.transaction():
-                connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+                _wait_for_turn(connection)
                 connection.execute(
                     'CREATE TABLE IF NOT EXISTS migrations (name text COLLATE "C" PRIMARY KEY, hash text NOT NULL,'
                     " applied_at timestamptz NOT NULL DEFAULT clock_timestamp())"
@@ -47,7 +47,7 @@ def migrate(database_url: str, folder: Path) -> list[str]:
         row = connection.execute("SELECT current_user, current_database()").fetchone()
         assert row is not None
         with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+            _wait_for_turn(connection)
             for name, value in _ROLE_SETTINGS.items():
                 connection.execute(
                     psycopg.sql.SQL("ALTER ROLE {} IN DATABASE {} SET {} = {}").format(
@@ -55,6 +55,17 @@ def migrate(database_url: str, folder: Path) -> list[str]:
                     )
                 )
     return applied
+
+
+def _wait_for_turn(connection: psycopg.Connection[tuple[object, ...]]) -> None:
+    """Waits, however long it takes, for other migrating processes; the role's time-outs are for requests.
+
+    A migration itself may run long, but waits for a table's lock no longer than a request does: everybody else queues behind it.
+    """
+    connection.execute("SET LOCAL statement_timeout = 0")
+    connection.execute("SET LOCAL lock_timeout = 0")
+    connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+    connection.execute(psycopg.sql.SQL("SET LOCAL lock_timeout = {}").format(_ROLE_SETTINGS["lock_timeout"]))
 
 
 def _apply(connection: psycopg.Connection[tuple[object, ...]], path: Path) -> bool:
