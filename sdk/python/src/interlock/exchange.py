@@ -82,8 +82,11 @@ class Exchange:
     def start(self) -> None:
         """Start the lanes."""
         for lane in range(LANES):
-            thread = threading.Thread(target=self._run_lane, args=(lane,), name=f"interlock-lane-{lane}", daemon=True)
-            self._threads.append(thread)
+            self._threads.append(
+                threading.Thread(target=self._run_lane, args=(lane,), name=f"interlock-lane-{lane}", daemon=True)
+            )
+        self._threads.append(threading.Thread(target=self._run_saver, name="interlock-saver", daemon=True))
+        for thread in self._threads:
             thread.start()
 
     def join(self, timeout: float) -> None:
@@ -104,14 +107,16 @@ class Exchange:
                 self._ledger.release(work.releases)
                 self._ledger.hold(self._backoff.next())
 
+    def _run_saver(self) -> None:
+        while (outcomes := self._ledger.next_unsaved()) is not None:
+            self._save(outcomes)
+            self._ledger.put_back(outcomes)
+
     def _carry(self, work: Work, claim: ClaimRequest | None) -> ClaimRequest | None:
         """Do the work; the claim if it is still unanswered."""
         if work.outcomes:
             work.outcomes = self._without_stale(work.outcomes)
             self._save(work.outcomes)
-            if work.save_only:
-                self._ledger.put_back(work.outcomes)
-                return claim
             self._renewal.flush([outcome.attempt for outcome in work.outcomes if outcome.attempt is not None])
         if work.releases:
             self._give_back(work.releases)

@@ -29,6 +29,9 @@ MOST_UNSENT = 5_000
 SLOW_CLAIM = 3.0
 """Seconds after which an unanswered claim no longer keeps the other slots from being filled."""
 
+SAVE_AFTER = 0.3
+"""Seconds after which outcomes that no lane takes are saved by themselves."""
+
 LINGER = 0.005
 """Seconds that a finished outcome waits for others, while there is more work than slots."""
 
@@ -41,26 +44,28 @@ class ClaimRequest:
     handlers: list[dict[str, Any]]
     keys: list[tuple[str, int]]
     wakes: int
+    begun: float
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    begun: float = field(default_factory=clock.now)
     sent_at: float = 0.0
 
 
 @dataclass(slots=True)
 class Work:
-    """What a lane is to carry: outcomes to send (or only to save), attempts to give back, a new claim."""
+    """What a lane is to carry: outcomes to send, attempts to give back, a new claim."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     claim: ClaimRequest | None = None
     releases: list[Release] = field(default_factory=list)
-    save_only: bool = False
 
 
 class Ledger:
     """The worker's state, shared by its threads."""
 
     def __init__(self, handlers: Sequence[Handler], max_concurrent: int) -> None:
-        self.changed = threading.Condition(threading.Lock())
+        lock = threading.Lock()
+        self.changed = threading.Condition(lock)
+        self._unsaved = threading.Condition(lock)  # what the saver waits for, so that it is not woken for each task
+        self._saver_idle = False
         self.handlers = {handler.key: handler for handler in handlers}
         self.max_concurrent = max_concurrent
         self.held: dict[str, Attempt] = {}
@@ -98,12 +103,27 @@ class Ledger:
                 self.changed.wait(wait)
                 self._lanes_waiting -= 1
 
+    def next_unsaved(self) -> list[Outcome] | None:
+        """Wait for outcomes that no lane takes, since the lanes hang or hold; None when the worker is closed.
+
+        They are to be saved and put back: an outage must not keep what finished in memory alone.
+        """
+        with self.changed:
+            while not self.closed:
+                now = clock.now()
+                wait = 0.0 if now < self._hold_until else self._ready_since + SAVE_AFTER - now
+                unsaved = [outcome for outcome in self.ready if outcome.file is None and outcome.tries == 0][:BATCH_ITEMS]
+                if unsaved and wait <= 0:
+                    taken = {id(outcome) for outcome in unsaved}
+                    self.ready = deque(outcome for outcome in self.ready if id(outcome) not in taken)
+                    return unsaved
+                self._saver_idle = not unsaved
+                self._unsaved.wait(wait if unsaved else None)
+            return None
+
     def _choose(self, lane: int, pending: ClaimRequest | None, now: float) -> tuple[Work | None, float]:
         """What to carry now, or how long nothing is to be carried unless something changes."""
         if now < self._hold_until:
-            # The service is out of reach: nothing is sent, but what finished is saved before anything else can happen.
-            if lane == 0 and (unsaved := self._take_unsaved()):
-                return Work(unsaved, save_only=True), 0.0
             return None, self._hold_until - now
         if self.releases:
             releases = [self.releases.popleft() for _ in range(min(len(self.releases), BATCH_ITEMS))]
@@ -114,8 +134,9 @@ class Ledger:
             pause = self._linger(lane, due, now)
             if pause <= 0:
                 return Work(self._take_outcomes(now), None if pending else self._plan_claim(now, True)), 0.0
-            wait = min(wait, pause)
-        elif self.ready:
+            # A claim waits with them: it rides along, and must not keep this lane from them.
+            return (Work(), 0.0) if pending is not None else (None, min(wait, pause))
+        if self.ready:
             wait = min(wait, max(0.01, min(outcome.not_before for outcome in self.ready) - now))
         if pending is not None:
             return Work(), 0.0
@@ -166,13 +187,6 @@ class Ledger:
         self._ready_since = now
         return taken
 
-    def _take_unsaved(self) -> list[Outcome]:
-        unsaved = [outcome for outcome in self.ready if outcome.file is None and outcome.tries == 0][:BATCH_ITEMS]
-        if unsaved:
-            taken = {id(outcome) for outcome in unsaved}
-            self.ready = deque(outcome for outcome in self.ready if id(outcome) not in taken)
-        return unsaved
-
     def _can_claim(self) -> bool:
         free = self.max_concurrent - len(self.running) - self._reserved
         return free > 0 and not self.draining and self.obstacle is None and len(self.ready) < MOST_UNSENT
@@ -195,7 +209,7 @@ class Ledger:
         if not handlers:
             return None
         slots = min(self.max_concurrent - len(self.running) - self._reserved, CLAIM_SLOTS)
-        claim = ClaimRequest(slots, handlers, keys, self._wakes)
+        claim = ClaimRequest(slots, handlers, keys, self._wakes, now)
         self._reserved += slots
         self._claims[claim.id] = claim
         self._claiming_keys.update(keys)
@@ -257,6 +271,9 @@ class Ledger:
                 if not self.ready:
                     self._ready_since = clock.now()
                 self.ready.append(ended)
+                if self._saver_idle:
+                    self._saver_idle = False
+                    self._unsaved.notify()
             else:
                 self.releases.append(ended)
             told = (
@@ -325,6 +342,7 @@ class Ledger:
         with self.changed:
             self._hold_until = clock.now() + seconds
             self.changed.notify_all()
+            self._unsaved.notify()
 
     def resume(self) -> None:
         """The service answers again."""
@@ -351,6 +369,7 @@ class Ledger:
         with self.changed:
             self.closed = True
             self.changed.notify_all()
+            self._unsaved.notify()
 
     def wait_until_idle(self, deadline: float) -> bool:
         """Wait until no handler runs; False if the deadline (interlock.clock) came first."""

@@ -1,0 +1,196 @@
+"""What the worker's threads agree on: slots, claims, outcomes. No service, no network; time is the ledger's own."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any
+
+import pytest
+
+from interlock import ledger as ledger_module
+from interlock.attempt import Attempt
+from interlock.handler import Handler
+from interlock.ledger import CLAIM_SLOTS, ClaimRequest, Ledger
+from interlock.outcome import Outcome, report
+
+_numbers = itertools.count(1)
+
+
+class Time:
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def now(self) -> float:
+        return self.at
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    found = Time()
+    monkeypatch.setattr(ledger_module.clock, "now", found.now)
+    return found
+
+
+def make_handler(name: str = "a/b", limit: int | None = None) -> Handler:
+    return Handler(name, 1, lambda inp, ctx: None, "pure", max_concurrent=limit)
+
+
+def make_attempt(handler: Handler) -> Attempt:
+    number = next(_numbers)
+    claim = {"taskId": f"t{number}", "attemptId": f"a{number}", "fence": 1, "leaseToken": "x", "leaseSeconds": 60}
+    return Attempt(claim, handler, 0.0, 0.0, "")
+
+
+def bring(ledger: Ledger, claim: ClaimRequest, count: int, handler: Handler, next_in: float = 30.0) -> list[Attempt]:
+    attempts = [make_attempt(handler) for _ in range(count)]
+    ledger.take_claimed(claim, attempts, False, next_in)
+    return attempts
+
+
+def next_claim(ledger: Ledger, lane: int = 0) -> ClaimRequest:
+    work = ledger.next_work(lane, None)
+    assert work is not None
+    assert work.claim is not None
+    return work.claim
+
+
+def idle(ledger: Ledger, lane: int, pending: ClaimRequest | None = None) -> float:
+    """Seconds for which the lane has nothing to carry."""
+    work, wait = ledger._choose(lane, pending, ledger_module.clock.now())
+    assert work is None, work
+    return wait
+
+
+def test_claims_never_ask_for_more_than_can_start(time: Time) -> None:
+    handler = make_handler()
+    ledger = Ledger([handler], 250)
+    first = next_claim(ledger)
+    assert first.slots == CLAIM_SLOTS
+    assert idle(ledger, 1) <= 3.0  # one claim at a time, unless it hangs
+    time.at += 3.1
+    second = next_claim(ledger, 1)
+    assert second.slots == CLAIM_SLOTS
+    bring(ledger, first, 100, handler)  # all that was asked for: there may be more
+    third = next_claim(ledger)
+    assert third.slots == 50
+    bring(ledger, second, 100, handler)
+    bring(ledger, third, 50, handler)
+    assert len(ledger.running) == 250
+    assert idle(ledger, 0) > 1
+
+
+def test_a_handlers_own_limit_holds_over_claims_in_flight(time: Time) -> None:
+    narrow, wide = make_handler("a/narrow", 2), make_handler("a/wide")
+    ledger = Ledger([narrow, wide], 10)
+    first = next_claim(ledger)
+    assert [(item["type"], item.get("slots")) for item in first.handlers] == [("a/narrow", 2), ("a/wide", None)]
+    time.at += 5
+    ledger.wake()
+    second = next_claim(ledger, 1) if first.slots < 10 else None
+    assert second is None
+    attempts = bring(ledger, first, 1, narrow, 0)
+    again = next_claim(ledger)
+    assert [(item["type"], item.get("slots")) for item in again.handlers] == [("a/narrow", 1), ("a/wide", None)]
+    bring(ledger, again, 1, narrow, 0)
+    assert [item["type"] for item in next_claim(ledger).handlers] == ["a/wide"]
+    ledger.finish(attempts[0], report(attempts[0], "succeeded", b""))
+
+
+def test_a_wake_during_a_claim_is_not_lost(time: Time) -> None:
+    handler = make_handler()
+    ledger = Ledger([handler], 2)
+    claim = next_claim(ledger)
+    ledger.wake()
+    bring(ledger, claim, 0, handler, 30)
+    assert next_claim(ledger).slots == 2
+
+
+def test_finished_outcomes_are_carried_before_a_claim_and_it_rides_along(time: Time) -> None:
+    handler = make_handler()
+    ledger = Ledger([handler], 3)
+    attempts = bring(ledger, next_claim(ledger), 3, handler)  # full: there is more work than slots
+    ledger.finish(attempts[0], report(attempts[0], "succeeded", b""))
+    # The outcome lingers for others. Neither lane goes off to claim meanwhile: a claim that hangs would keep it waiting.
+    assert idle(ledger, 0) <= ledger_module.LINGER
+    assert idle(ledger, 1) <= 0.25
+    time.at += 0.01
+    work = ledger.next_work(0, None)
+    assert work is not None
+    assert work.claim is not None
+    assert ([outcome.attempt_id for outcome in work.outcomes], work.claim.slots) == ([attempts[0].id], 1)
+
+
+def test_outcomes_that_no_lane_takes_are_offered_for_saving(time: Time) -> None:
+    handler = make_handler()
+    ledger = Ledger([handler], 2)
+    [attempt] = bring(ledger, next_claim(ledger), 1, handler)
+    saved: list[list[Outcome] | None] = []
+    saver = threading.Thread(target=lambda: saved.append(ledger.next_unsaved()))
+    saver.start()
+    ledger.finish(attempt, report(attempt, "succeeded", b""))
+    time.at += 0.31
+    saver.join(5)
+    assert not saver.is_alive()
+    [found] = saved
+    assert found is not None
+    assert [outcome.attempt_id for outcome in found] == [attempt.id]
+    assert not ledger.ready
+    ledger.put_back(found)
+    assert len(ledger.ready) == 1
+
+
+def test_while_the_service_is_out_of_reach_nothing_is_sent(time: Time) -> None:
+    handler = make_handler()
+    ledger = Ledger([handler], 2)
+    claim = next_claim(ledger)
+    ledger.hold(10)
+    assert idle(ledger, 0, claim) == pytest.approx(10)
+    time.at += 10.1
+    work = ledger.next_work(0, claim)
+    assert work is not None
+    assert (work.claim, work.outcomes) == (None, [])  # the lane repeats the claim that it has
+
+
+def test_a_drain_ends_claims_and_its_waits_see_the_end(time: Time) -> None:
+    handler = make_handler()
+    ledger = Ledger([handler], 2)
+    [attempt] = bring(ledger, next_claim(ledger), 1, handler)
+    ledger.start_draining()
+    ledger.wake()
+    assert idle(ledger, 0) > 1
+    assert not ledger.wait_until_idle(time.at - 1)
+    ledger.finish(attempt, report(attempt, "succeeded", b""))
+    assert ledger.wait_until_idle(time.at + 1)
+    assert not ledger.wait_until_sent(time.at - 1)
+    work = ledger.next_work(0, None)
+    assert work is not None
+    ledger.let_go([outcome.attempt for outcome in work.outcomes])
+    assert ledger.wait_until_sent(time.at + 1)
+
+
+def test_what_a_handler_says_after_its_attempt_was_given_back_is_not_sent(time: Time) -> None:
+    handler = make_handler()
+    ledger = Ledger([handler], 2)
+    attempts = bring(ledger, next_claim(ledger), 2, handler)
+    assert ledger.give_back(attempts[0])
+    ledger.finish(attempts[0], report(attempts[0], "succeeded", b""))
+    attempts[1].stop("stale")
+    ledger.finish(attempts[1], report(attempts[1], "succeeded", b""))
+    assert not ledger.ready
+    assert list(ledger.held) == [attempts[0].id]  # until the release is answered
+    assert not ledger.running
+
+
+def test_outcomes_due_later_do_not_hold_the_others(time: Time) -> None:
+    ledger = Ledger([make_handler()], 1)
+    ids: dict[str, Any] = {"task_id": "t", "body": b"{}", "status": "succeeded"}
+    later, due = Outcome(attempt_id="later", not_before=time.at + 5, **ids), Outcome(attempt_id="due", **ids)
+    ledger.replay([later, due])
+    work = ledger.next_work(0, None)
+    assert work is not None
+    assert [outcome.attempt_id for outcome in work.outcomes] == ["due"]
+    time.at += 5
+    work = ledger.next_work(0, None)
+    assert work is not None
+    assert [outcome.attempt_id for outcome in work.outcomes] == ["later"]
