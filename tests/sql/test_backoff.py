@@ -22,7 +22,7 @@ def test_b17_no_policy_at_any_attempt_overflows_or_underflows(database_url: str)
     with psycopg.connect(database_url, autocommit=True) as connection:
         for policy in policies:
             Retry.model_validate(dict(zip(names, policy, strict=True)))
-            initial, multiplier, most, jitter = policy
+            initial, _, most, jitter = policy
             rows = connection.execute(
                 "SELECT n, backoff_seconds(n, %s, %s, %s, %s, chance) AS wait,"
                 " now() + make_interval(secs => backoff_seconds(n, %s, %s, %s, %s, chance))"

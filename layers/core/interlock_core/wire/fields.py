@@ -21,6 +21,7 @@ _VERSIONED = re.compile(r"(?P<type>[^@\s]+/[^@\s]+)@(?P<version>[0-9]+)")
 _PATH_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 INLINE_BYTES = 256 * 1024
 TEXT_BYTES = 16 * 1024
+SMALLEST = 1e-6  # of seconds and fractions
 
 
 class Strict(BaseModel):
@@ -89,6 +90,13 @@ def _instant(value: Any) -> datetime:
     return instant
 
 
+def _measurable(value: float) -> float:
+    # Below this, arithmetic on the value ends in an underflow: in Postgres an error, in whatever statement meets the row.
+    if 0 < value < SMALLEST:
+        raise PydanticCustomError("measurable", "must be 0 or at least 0.000001")
+    return value
+
+
 def _uuid(value: Any) -> UUID:
     if isinstance(value, str) and len(value) == 36:
         try:
@@ -106,8 +114,9 @@ SchemaVersion = Annotated[int, Field(ge=1, le=2_147_483_647)]
 PathName = Annotated[str, Field(json_schema_extra={"pattern": "^" + _PATH_NAME.pattern + "$"}), AfterValidator(_path_name)]
 Instant = Annotated[datetime, BeforeValidator(_instant, json_schema_input_type=str)]
 Id = Annotated[UUID, BeforeValidator(_uuid, json_schema_input_type=str)]
-Seconds = Annotated[float, Field(ge=0, le=315_360_000, allow_inf_nan=False)]  # at most ten years
-PositiveSeconds = Annotated[float, Field(gt=0, le=315_360_000, allow_inf_nan=False)]
+Measurable = AfterValidator(_measurable)
+Seconds = Annotated[float, Field(ge=0, le=315_360_000, allow_inf_nan=False), Measurable]  # at most ten years
+PositiveSeconds = Annotated[float, Field(gt=0, le=315_360_000, allow_inf_nan=False), Measurable]
 Priority = Annotated[int, Field(ge=-100, le=100)]
 Limit = Annotated[int, Field(ge=1, le=1_000_000)]
 Note = Annotated[str, Field(max_length=TEXT_BYTES), AfterValidator(clean)]

@@ -55,7 +55,7 @@ class ConcurrencyLimit(Strict):
 class Rate(Strict):
     """PUT /v1/limits/rate: both, or null for no limit."""
 
-    per_second: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] | None
+    per_second: Annotated[float, Field(ge=0.001, le=1_000_000, allow_inf_nan=False)] | None
     burst: Annotated[int, Field(ge=1, le=1_000_000)] | None
 
 

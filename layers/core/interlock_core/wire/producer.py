@@ -11,6 +11,7 @@ from .fields import (
     Identifier,
     Instant,
     Limit,
+    Measurable,
     Note,
     PositiveSeconds,
     Priority,
@@ -24,8 +25,8 @@ from .fields import (
 
 Attempts = Annotated[int, Field(ge=1, le=10_000)]
 Multiplier = Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False)]
-Jitter = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-LeaseSeconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
+Jitter = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Measurable]
+LeaseSeconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False), Measurable]
 
 
 class Retry(Strict):
