@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+import guard
 from support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +31,7 @@ class DevService:
         self.info: dict[str, Any] = {}
         self._arguments = arguments
         self._environment = environment or {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: guard.Guarded | None = None
         self._port = 0
 
     @property
@@ -55,17 +57,17 @@ class DevService:
         info = self.data / "dev.json"
         before = info.stat().st_mtime_ns if info.exists() else 0
         with self.output.open("ab") as output:
-            self._process = process = subprocess.Popen(
-                [ROOT / "scripts" / "dev", "--port", str(self._port), "--data", self.data, *self._arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **self._environment},
+            # Guarded, so that nothing is left of a test run that was killed.
+            self._process = process = guard.start(
+                [str(ROOT / "scripts" / "dev"), "--port", str(self._port), "--data", str(self.data), *self._arguments],
+                output=output,
+                environment={**os.environ, **self._environment},
+                stop_plan=((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)),
             )
 
         def answers() -> bool:
             if process.poll() is not None:
-                raise AssertionError(f"scripts/dev ended with {process.returncode}:\n{self.output.read_text()}")
+                raise AssertionError(f"scripts/dev ended with {process.poll()}:\n{self.output.read_text()}")
             if not info.exists() or info.stat().st_mtime_ns == before:
                 return False
             self.info = json.loads(info.read_text())
@@ -98,14 +100,14 @@ class DevService:
         if self._process is None:
             return 0.0
         started = time.monotonic()
-        self._process.send_signal(number)
+        process, self._process = self._process, None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
         try:
-            self._process.wait(timeout)
+            process.wait(timeout)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            process.stop()
             raise AssertionError(f"scripts/dev did not end within {timeout:g} s:\n{self.output.read_text()}") from None
-        self._process = None
         return time.monotonic() - started
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import guard
 from support.waiting import wait_until
 
 PROGRAM = Path(__file__).with_name("worker_program.py")
@@ -25,7 +26,7 @@ class WorkerProcess:
         self.spool = folder / "spool"
         self._command = [sys.executable, str(PROGRAM), str(folder), str(slots)]
         self._environment = {**os.environ, "INTERLOCK_URL": url, "INTERLOCK_WORKER_KEY": key}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: guard.Guarded | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -34,9 +35,7 @@ class WorkerProcess:
 
     def start(self) -> None:
         with (self.folder / "output").open("ab") as output:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=self._environment
-            )
+            self._process = guard.start(self._command, output=output, environment=self._environment)
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)
@@ -64,10 +63,10 @@ class WorkerProcess:
     def _end(self, number: int) -> int:
         if self._process is None:
             return 0
-        self._process.send_signal(number)
-        code = self._process.wait(20)
-        self._process = None
-        return code
+        process, self._process = self._process, None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+        return process.wait(20)
 
 
 StartWorker = Callable[..., WorkerProcess]
