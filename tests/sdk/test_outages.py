@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interlock import ApiError, Retryable, Submission, TaskContext
+from interlock import ApiError, Retryable, Submission, TaskContext, clock
 from interlock import life as life_module
 from interlock import spool as spool_module
 from interlock import stream as stream_module
@@ -285,3 +285,26 @@ def test_b68_no_log_of_a_worker_shows_a_key_or_a_token(
     assert len(tokens) >= 2
     for secret in (*tokens, *(token.split(".")[-1] for token in tokens), live.service.key("task-worker")):
         assert not [text for text in texts if secret in text]
+
+
+@pytest.mark.slow
+def test_b53_a_quiet_stream_behind_a_slow_proxy_is_left_alone(
+    live: Live, make_proxy: MakeProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = make_proxy(live.url)
+    monkeypatch.setattr(stream_module, "SILENCE", 22.0)  # one keep-alive interval, and the delay of the proxy
+    lost: list[float] = []
+    monkeypatch.setattr(life_module.Life, "_stream_lost", lambda self: lost.append(clock.now()))
+    request = stream_module.Client.request
+
+    def lead_through_proxy(self: Any, method: str, path: str, **options: Any) -> Any:
+        answer = request(self, method, path, **options)
+        return {**answer, "streamUrl": proxy.url} if path == "/v1/config" else answer
+
+    monkeypatch.setattr(stream_module.Client, "request", lead_through_proxy)
+    worker = live.start(lambda inp, ctx: inp)
+    wait_until(lambda: worker._life is not None and worker._life._stream.connected, 15)
+    proxy.delay(5)
+    begun = clock.now()
+    wait_until(lambda: clock.now() - begun > 60 or lost, 90, 0.5)
+    assert lost == []
