@@ -51,6 +51,14 @@ def run_here(capsys: pytest.CaptureFixture[str]) -> RunHere:
     return run_command
 
 
+@pytest.fixture
+def here(cli: Cli, run_here: RunHere, monkeypatch: pytest.MonkeyPatch) -> RunHere:
+    """As `run_here`, with the settings of `cli`."""
+    for name, value in cli.environment.items():
+        monkeypatch.setenv(name, value)
+    return run_here
+
+
 @pytest.fixture(autouse=True)
 def logs_as_before() -> Iterator[None]:
     """The command owns the log of its process; here it gives it back."""

@@ -64,12 +64,9 @@ def test_each_refusal_has_its_status(scripted: ScriptedServer, answer: Answer, c
     assert "SECRET" not in words.err + facts.out + facts.err
 
 
-def test_refusals_of_the_real_service(cli: Cli, run_here: RunHere, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in cli.environment.items():
-        monkeypatch.setenv(name, value)
-
+def test_refusals_of_the_real_service(cli: Cli, here: RunHere, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*arguments: str, code: int) -> str:
-        error = run_here(*arguments, "--json", expect=code).json["error"]
+        error = here(*arguments, "--json", expect=code).json["error"]
         found: str = error["code"]
         return found
 

@@ -6,10 +6,11 @@ import uuid
 
 from interlock.settings import KEY_VARIABLES
 from sdk.cli.command import Cli
+from sdk.cli.conftest import RunHere
 from sdk.conftest import Answer, ScriptedServer
 
 
-def test_a_new_key_is_shown_once_works_and_is_revoked(cli: Cli) -> None:
+def test_a_new_key_is_shown_once_works_and_is_revoked(cli: Cli, here: RunHere) -> None:
     done = cli.run("keys", "new", "night shift", "--kind", "task-producer", expect=0)
     key = done.out.strip()
     assert len(done.out.splitlines()) == 1
@@ -19,15 +20,15 @@ def test_a_new_key_is_shown_once_works_and_is_revoked(cli: Cli) -> None:
     cli.run("tasks", "list", "--limit", "1", env=own, expect=0)
 
     key_id = done.err.split("key ")[1].split()[0]
-    listed = cli.run("keys", "list", "--all", expect=0)
+    listed = here("keys", "list", "--all", expect=0)
     row = next(line for line in listed.out.splitlines() if line.startswith(key_id))
     assert "night shift" in row
     assert "active" in row
     assert key not in listed.out
 
-    assert cli.run("keys", "revoke", key_id, "--json", expect=0).json["revokedAt"]
-    assert "before" in cli.run("keys", "revoke", key_id, expect=0).err
-    row = next(item for item in cli.run("keys", "list", "--all", "--json").json["items"] if item["id"] == key_id)
+    assert here("keys", "revoke", key_id, "--json", expect=0).json["revokedAt"]
+    assert "before" in here("keys", "revoke", key_id, expect=0).err
+    row = next(item for item in here("keys", "list", "--all", "--json", expect=0).json["items"] if item["id"] == key_id)
     assert row["revokedAt"]
 
 

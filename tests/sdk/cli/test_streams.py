@@ -15,6 +15,7 @@ import pytest
 
 from interlock import TaskContext
 from sdk.cli.command import INTERLOCK, Cli
+from sdk.cli.conftest import RunHere
 from sdk.conftest import Answer, ScriptedServer, Seen
 from sdk.live import Live
 
@@ -130,7 +131,7 @@ def test_b80_the_result_is_printed_whatever_the_encoding(cli: Cli, live: Live, l
     [("tasks", "list"), ("tasks", "get", "odd"), ("tasks", "journal", "odd"), ("tasks", "watch", "odd"), ("tasks", "workers")],
 )
 def test_b81_nothing_that_others_wrote_reaches_a_terminal_as_a_command(
-    offline: Cli, scripted: ScriptedServer, command: tuple[str, ...]
+    run_here: RunHere, scripted: ScriptedServer, command: tuple[str, ...]
 ) -> None:
     evil = "\x1b]0;owned\x07\x1b[2J\u202egnp\x9b31m\r\u200b\nsecond"
     view = {
@@ -157,7 +158,7 @@ def test_b81_nothing_that_others_wrote_reaches_a_terminal_as_a_command(
     }
     scripted.answer("GET", "/v1/workers", Answer(200, {"items": [worker], "nextCursor": None}))
     for extra in ((), ("--json",)):
-        done = offline.run(*command, *extra, env={"INTERLOCK_URL": scripted.url, "INTERLOCK_PRODUCER_KEY": "il_p_1_2"})
+        done = run_here(*command, *extra, "--url", scripted.url, "--key", "il_p_1_2", expect=6 if "watch" in command else 0)
         shown = done.out + done.err
         assert "owned" in shown
         assert not [letter for letter in shown if not letter.isprintable() and letter != "\n"]

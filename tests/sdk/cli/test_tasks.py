@@ -14,37 +14,38 @@ import pytest
 
 from interlock import TaskContext, UnknownOutcome
 from sdk.cli.command import Cli
+from sdk.cli.conftest import RunHere
 from sdk.conftest import Answer, ScriptedServer, Seen
 from sdk.live import Live
 from support.waiting import wait_until
 
 
-def test_list_get_and_journal(cli: Cli, live: Live) -> None:
+def test_list_get_and_journal(here: RunHere, cli: Cli, live: Live) -> None:
     ids = [live.submit({"n": n}, delay=3600, tags={"order": str(n)}) for n in range(3)]
     table = cli.run("tasks", "list", "--type", f"{live.type}@1", expect=0).out.splitlines()
     assert table[0].split() == ["ID", "STATUS", "TYPE", "CREATED", "ATTEMPTS", "DETAIL"]
     assert [line.split()[0] for line in table[1:]] == ids[::-1]
     assert all("not-due" in line for line in table[1:])
 
-    page = cli.run("tasks", "list", "--type", live.type, "--limit", "2", "--status", "queued", "--status", "running", expect=0)
+    page = here("tasks", "list", "--type", live.type, "--limit", "2", "--status", "queued", "--status", "running", expect=0)
     assert len(page.out.splitlines()) == 3
     cursor = page.err.split("--cursor ")[1].strip()
     options = ("--type", live.type, "--status", "queued", "--status", "running", "--cursor", cursor, "--json")
-    assert [item["id"] for item in cli.run("tasks", "list", *options, expect=0).json["items"]] == ids[:1]
-    assert [item["id"] for item in cli.run("tasks", "list", "--tag", "order=1", "--type", live.type, "--json").json["items"]] == [
-        ids[1]
-    ]
+    assert [item["id"] for item in here("tasks", "list", *options, expect=0).json["items"]] == ids[:1]
+    assert [
+        item["id"] for item in here("tasks", "list", "--tag", "order=1", "--type", live.type, "--json", expect=0).json["items"]
+    ] == [ids[1]]
 
-    assert cli.run("tasks", "get", ids[0], "--json", expect=0).json["input"] == {"n": 0}
-    shown = cli.run("tasks", "get", ids[0], expect=0).out
+    assert here("tasks", "get", ids[0], "--json", expect=0).json["input"] == {"n": 0}
+    shown = here("tasks", "get", ids[0], expect=0).out
     assert all(part in shown for part in (ids[0], live.type, "queued", "not-due", "order=0", '"n": 0'))
-    assert [event["kind"] for event in cli.run("tasks", "journal", ids[0], "--json", expect=0).json["items"]] == ["submitted"]
-    assert cli.run("tasks", "journal", ids[0], expect=0).out.split()[0] == "1"
-    assert cli.run("tasks", "journal", ids[0], "--after", "1", "--json", expect=0).json["items"] == []
+    assert [event["kind"] for event in here("tasks", "journal", ids[0], "--json", expect=0).json["items"]] == ["submitted"]
+    assert here("tasks", "journal", ids[0], expect=0).out.split()[0] == "1"
+    assert here("tasks", "journal", ids[0], "--after", "1", "--json", expect=0).json["items"] == []
 
 
-def test_an_empty_list_says_so_on_standard_error(cli: Cli, live: Live) -> None:
-    done = cli.run("tasks", "list", "--type", live.type, expect=0)
+def test_an_empty_list_says_so_on_standard_error(here: RunHere, live: Live) -> None:
+    done = here("tasks", "list", "--type", live.type, expect=0)
     assert done.out == ""
     assert "none" in done.err
 

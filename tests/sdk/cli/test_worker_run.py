@@ -52,7 +52,8 @@ def test_it_serves_until_a_signal_drains_it(cli: Cli, live: Live, tmp_path: Path
 def test_what_cannot_be_run_is_told(run_here: RunHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "modules", {**sys.modules})
+    for name in ("program", "broken", "needs", "quits", "absent"):
+        monkeypatch.delitem(sys.modules, name, raising=False)  # and again after the test
     (tmp_path / "program.py").write_text(PROGRAM.format(spool=str(tmp_path / "spool"), type="a/b"))
     (tmp_path / "broken.py").write_text("import sys\n\nraise ValueError('no good')\n")
     (tmp_path / "needs.py").write_text("import surely_absent\n")
