@@ -148,7 +148,7 @@ def _place(row: Row, before: datetime) -> dict[str, Any]:
     return {
         "databaseTime": when(row.now),
         # of the host that answers, with sign: ahead of the database is positive. Nothing is decided by that clock.
-        "hostClockDriftSeconds": round((asked - row.now).total_seconds(), 3),
+        "hostClockDriftSeconds": round((asked - row.now).total_seconds(), 3) + 0.0,
         "schemaVersion": row.schema_version.removesuffix(".sql") if row.schema_version else None,
         "version": VERSION,
         "epoch": row.epoch,
