@@ -154,3 +154,10 @@ async def test_b07_twelve_claimers_on_one_key_never_run_two(play: Play, rows: Ro
         " AND (a.attempt_started_at, a.finished_at) OVERLAPS (b.attempt_started_at, b.finished_at)"
     )
     assert overlaps == 0
+
+
+async def test_b07_a_late_start_does_not_stand_before_another_key(play: Play, clock: Clock) -> None:
+    await play.submit(**K, startDeadlineSeconds=5, priority=9)
+    other = await play.submit(concurrency={"key": "L", "limit": 1})
+    clock.advance(6)
+    assert [a["taskId"] for a in await play.claim(slots=1)] == [other["id"]]

@@ -31,6 +31,8 @@ WITH wanted AS MATERIALIZED (
         SELECT t.concurrency_key FROM tasks t
         WHERE t.project = %(project)s AND t.type = h.type AND t.schema_version = h.schema_version AND t.pool = %(pool)s
           AND t.status = 'queued' AND t.hold IS NULL AND t.concurrency_key IS NOT NULL
+          -- as the pick leaves them out: it takes no task whose key was not locked here
+          AND (t.start_deadline_at IS NULL OR t.started_at IS NOT NULL OR t.start_deadline_at > (SELECT app_now()))
         ORDER BY t.priority DESC, t.due_at, t.id LIMIT h.slots) q
 ), chosen AS MATERIALIZED (
     SELECT k.key FROM concurrency_keys k JOIN wanted w ON w.key = k.key
