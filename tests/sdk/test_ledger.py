@@ -11,8 +11,9 @@ import pytest
 from interlock import ledger as ledger_module
 from interlock.attempt import Attempt
 from interlock.handler import Handler
-from interlock.ledger import CLAIM_SLOTS, ClaimRequest, Ledger
+from interlock.ledger import CLAIM_SLOTS, Ledger
 from interlock.outcome import Outcome, report
+from interlock.work import ClaimRequest
 
 _numbers = itertools.count(1)
 
@@ -44,7 +45,7 @@ def make_attempt(handler: Handler) -> Attempt:
 
 def bring(ledger: Ledger, claim: ClaimRequest, count: int, handler: Handler, next_in: float = 30.0) -> list[Attempt]:
     attempts = [make_attempt(handler) for _ in range(count)]
-    ledger.take_claimed(claim, attempts, False, next_in)
+    assert ledger.take_claimed(claim, attempts, [], False, next_in)
     return attempts
 
 
@@ -166,6 +167,22 @@ def test_a_drain_ends_claims_and_its_waits_see_the_end(time: Time) -> None:
     work = ledger.next_work(0, None)
     assert work is not None
     ledger.let_go([outcome.attempt for outcome in work.outcomes])
+    assert ledger.wait_until_sent(time.at + 1)
+
+
+def test_what_a_claim_brings_into_a_drain_is_given_back(time: Time) -> None:
+    handler = make_handler()
+    ledger = Ledger([handler], 2)
+    claim = next_claim(ledger)
+    ledger.start_draining()
+    attempt = make_attempt(handler)
+    assert not ledger.take_claimed(claim, [attempt], [], False, 1)
+    assert not ledger.running
+    work = ledger.next_work(0, None)
+    assert work is not None
+    assert [release.attempt for release in work.releases] == [attempt]
+    assert not ledger.wait_until_sent(time.at - 1)  # on its way, not yet answered
+    ledger.let_go([attempt])
     assert ledger.wait_until_sent(time.at + 1)
 
 

@@ -21,9 +21,10 @@ from interlock.backoff import Backoff, growing_delay, jittered
 from interlock.client import Client
 from interlock.errors import ApiError, InterlockError
 from interlock.json_text import encode
-from interlock.ledger import ClaimRequest, Ledger, Work
+from interlock.ledger import Ledger
 from interlock.outcome import Outcome, Release
 from interlock.running import Runner
+from interlock.work import ClaimRequest, Work
 
 if TYPE_CHECKING:
     from interlock.renewal import Renewal
@@ -90,10 +91,11 @@ class Exchange:
             thread.start()
 
     def join(self, timeout: float) -> None:
-        """Wait for the lanes to end, after the ledger was closed."""
+        """Wait for the lanes to end, after the ledger was closed; what they leave unsent is on disk after that."""
         end = clock.now() + timeout
         for thread in self._threads:
             thread.join(max(0.0, end - clock.now()))
+        self._save(self._ledger.unsaved())
 
     def _run_lane(self, lane: int) -> None:
         pending: ClaimRequest | None = None
@@ -256,7 +258,6 @@ class Exchange:
         server_time = str(answer.get("serverTime") or "")
         runs: list[Attempt] = []
         returned: list[Release] = []
-        draining = self._ledger.draining
         for item in answer.get("attempts") or []:
             handler = self._ledger.handlers.get((item["type"], item["schemaVersion"]))
             if handler is None:
@@ -264,24 +265,18 @@ class Exchange:
                 returned.append(Release(Attempt(item, stranger, claim.sent_at, received, server_time), "no such handler"))
                 continue
             attempt = Attempt(item, handler, claim.sent_at, received, server_time)
-            if self._ledger.refresh(attempt):
-                continue
-            if draining:
-                returned.append(Release(attempt, "drain"))
-            else:
+            if not self._ledger.refresh(attempt):
                 runs.append(attempt)
         next_in = min(max(0.2, as_seconds(answer.get("pollAfterSeconds"), 5.0)), self.longest_poll)
         # A short interval is the time until something is due: polling before it would only ask twice.
         next_in = jittered(next_in, 0.1) if next_in >= 2 else next_in
-        self._ledger.take_claimed(claim, runs, bool(answer.get("more")), next_in)
-        if runs:
+        go = self._ledger.take_claimed(claim, runs, returned, bool(answer.get("more")), next_in)
+        if go and runs:
             self._renewal.watch(runs)
             for attempt in runs:
                 if attempt.claim.get("cancelRequested"):
                     attempt.stop("cancel")
             self._runner.start(runs)
-        if returned:
-            self._ledger.release(returned)
         if answer.get("drain"):
             self._on_drain()
 

@@ -7,16 +7,15 @@ its report is accepted (or is known to be pointless), and renewed all that time;
 from __future__ import annotations
 
 import threading
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from interlock import clock
 from interlock.attempt import Attempt
 from interlock.handler import Handler
 from interlock.outcome import Outcome, Release
+from interlock.work import ClaimRequest, Work
 
 CLAIM_SLOTS = 100
 BATCH_ITEMS = 200
@@ -34,28 +33,6 @@ SAVE_AFTER = 0.3
 
 LINGER = 0.005
 """Seconds that a finished outcome waits for others, while there is more work than slots."""
-
-
-@dataclass(slots=True)
-class ClaimRequest:
-    """A claim on its way. Repeated under the same id until it is answered, or given back."""
-
-    slots: int
-    handlers: list[dict[str, Any]]
-    keys: list[tuple[str, int]]
-    wakes: int
-    begun: float
-    id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    sent_at: float = 0.0
-
-
-@dataclass(slots=True)
-class Work:
-    """What a lane is to carry: outcomes to send, attempts to give back, a new claim."""
-
-    outcomes: list[Outcome] = field(default_factory=list)
-    claim: ClaimRequest | None = None
-    releases: list[Release] = field(default_factory=list)
 
 
 class Ledger:
@@ -217,12 +194,23 @@ class Ledger:
 
     # ---- what came of them
 
-    def take_claimed(self, claim: ClaimRequest, attempts: Sequence[Attempt], more: bool, next_in: float) -> None:
-        """Book an answered claim: its attempts run from now on, and the next claim is due in `next_in` seconds."""
+    def take_claimed(
+        self, claim: ClaimRequest, attempts: Sequence[Attempt], returned: Sequence[Release], more: bool, next_in: float
+    ) -> bool:
+        """Book an answered claim; the next one is due in `next_in` seconds. Whether its attempts are to run.
+
+        Once the worker drains they are not: they are given back, as `returned` are in any case.
+        """
         with self.changed:
             self._end_claim(claim)
-            for attempt in attempts:
+            for attempt in (*attempts, *(release.attempt for release in returned)):
                 self.held[attempt.id] = attempt
+            self.releases.extend(returned)
+            if self.draining:
+                self.releases.extend(Release(attempt, "drain") for attempt in attempts)
+                self.changed.notify_all()
+                return False
+            for attempt in attempts:
                 self.running[attempt.id] = attempt
                 self._running_by_key[attempt.handler.key] += 1
             self._busy = more or len(attempts) >= claim.slots
@@ -230,8 +218,9 @@ class Ledger:
                 self._claim_at = 0.0
             else:
                 self._claim_at = clock.now() + next_in
-            if self._lanes_waiting and self._can_claim():
+            if self._lanes_waiting and (self._can_claim() or self.releases):
                 self.changed.notify_all()
+            return True
 
     def refresh(self, again: Attempt) -> bool:
         """Whether the attempt is held already (a claim was answered twice); its fresh token replaces the old one."""
@@ -363,6 +352,11 @@ class Ledger:
             self.draining = True
             self._hold_until = 0.0
             self.changed.notify_all()
+
+    def unsaved(self) -> list[Outcome]:
+        """Outcomes that are in memory alone."""
+        with self.changed:
+            return [outcome for outcome in self.ready if outcome.file is None]
 
     def close(self) -> None:
         """Let every waiting thread end."""

@@ -103,6 +103,7 @@ class Life:
             self._drain_seconds = timeout
         if hurry:
             self._hurry.set()
+        self._ledger.start_draining()  # at once, whatever the keeper is at: no claim may leave after this
         self.drain_begun.set()
         self._turn.set()
 
@@ -171,7 +172,7 @@ class Life:
         self._register_due = False
         try:
             self._client.request(
-                "PUT", f"/v1/workers/{plan.worker_id}", json=body, timeout=5.0 if first else 30.0, stop=self.drain_begun.is_set
+                "PUT", f"/v1/workers/{plan.worker_id}", json=body, timeout=5.0 if first else 10.0, stop=self.drain_begun.is_set
             )
         except ApiError as error:
             if error.code == "WORKER_ID_CONFLICT":
@@ -192,7 +193,6 @@ class Life:
     def _drain(self) -> None:
         """Claim none, let handlers end, stop the rest, report, give back, and take the instance off the list."""
         log.info("draining: %d handlers run", len(self._ledger.running))
-        self._ledger.start_draining()
         self._renewal.beat_now()
         end = clock.now() + self._drain_seconds
         while clock.now() < end and not self._hurry.is_set():

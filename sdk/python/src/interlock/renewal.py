@@ -144,7 +144,7 @@ class Renewal:
                 self._beat(batch, max(1.0, min(lease / 3, 15.0)))
             except InterlockError as error:
                 failed = True
-                log.warning("%d leases are not renewed: %s", len(batch), error)
+                log.log(logging.WARNING if batch else logging.DEBUG, "%d leases are not renewed: %s", len(batch), error)
         if held and (full or failed):
             # After a failure sooner, but never hotter than the service can bear.
             self._schedule(begun + (max(0.3, min(lease / 10, 5.0)) if failed else jittered(lease / 3, 0.1)))
