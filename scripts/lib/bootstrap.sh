@@ -9,6 +9,9 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 venv_python=$root/.venv/bin/python
 tools=$root/.tools
 
+# Containers often forbid it; here it would mean compiling every module at every start (pytest: its rewritten ones too).
+unset PYTHONDONTWRITEBYTECODE
+
 fail() {
     printf '%s\n' "$*" >&2
     exit 1
