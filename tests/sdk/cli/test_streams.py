@@ -183,6 +183,17 @@ def test_ctrl_c_ends_a_wait_and_says_how_to_go_on(cli: Cli, live: Live, options:
         assert json.loads(out)["id"] == task
 
 
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_sigterm_ends_a_watch_in_silence(offline: Cli, many: dict[str, str]) -> None:
+    with offline.start("tasks", "watch", "busy", env=many, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.terminate()
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert err == b""
+
+
 @pytest.mark.parametrize("absent", ["typer", "rich"])
 def test_a_missing_extra_is_told(tmp_path: Path, absent: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{absent!r}] = None\n")

@@ -97,6 +97,7 @@ def test_submit_waits_and_its_status_tells_the_end(cli: Cli, live: Live) -> None
 
     done = cli.run(*submit, "--input", '"unknown"', "--json", expect=8)
     assert done.json["status"] == "outcome-unknown"
+    assert f"tasks resolve {done.json['id']}" in cli.run("tasks", "get", done.json["id"], expect=0).out
 
     done = cli.run(*submit, "--input", '"never"', "--timeout", "1", "--json", expect=9)
     assert done.json["status"] == "queued"

@@ -9,7 +9,9 @@ To read: `options` (what every command takes), `session` (service and key), `sub
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from types import FrameType
 
 from interlock.cli.exits import ExitCode
 from interlock.cli.streams import OutputClosed, discard_output, guard_streams
@@ -49,7 +51,14 @@ def run_guarded() -> int:
             raise
         sys.stderr.write(f"interlock: the command needs {package}: pip install 'interlock-tasks[cli]'\n")
         return ExitCode.USAGE
+    # Not the default end: a moving line on a terminal has hidden the cursor, which has to come back.
+    signal.signal(signal.SIGTERM, end)
     return run([read_argument(argument) for argument in sys.argv[1:]])
+
+
+def end(_number: int, _frame: FrameType | None) -> None:
+    """End in good order."""
+    raise SystemExit(ExitCode.TERMINATED)
 
 
 def read_argument(argument: str) -> str:

@@ -116,7 +116,8 @@ def tell(out: Output, error: BaseException) -> int:
 def describe(error: BaseException, code: ExitCode) -> str:
     """The error in one sentence."""
     if isinstance(error, ApiError):
-        places = "".join(f" [{item.get('pointer', '')}: {item.get('message', '')}]" for item in error.errors[:5])
+        told = [item for item in error.errors[:5] if str(item.get("message", "")) not in error.detail]
+        places = "".join(f" [{item.get('pointer', '')}: {item.get('message', '')}]" for item in told)
         return f"{error.code} ({error.status}): {error.detail or error.title}{places}"
     if isinstance(error, (InterlockError, CommandFailed, TimeoutError)):
         return str(error)

@@ -26,6 +26,7 @@ class ExitCode(IntEnum):
     SPOOL = 13
     INTERRUPTED = 130
     OUTPUT_CLOSED = 141
+    TERMINATED = 143
 
 
 MEANINGS: dict[ExitCode, str] = {
@@ -45,6 +46,7 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.SPOOL: "the spool folder cannot be read or used",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
     ExitCode.OUTPUT_CLOSED: "the reader of the output went away",
+    ExitCode.TERMINATED: "ended by SIGTERM (worker run drains instead, and ends with 0)",
 }
 
 OF_STATUS: dict[str, ExitCode] = {

@@ -82,6 +82,7 @@ def show_task(out: Output, view: View) -> None:
             ("details", describe_value((view.get("failure") or {}).get("details"))),
             ("waiting", ": ".join(str(waiting[part]) for part in ("reason", "detail") if waiting.get(part))),
             ("", waiting.get("next")),
+            ("to do", how_to_resolve(view)),
             ("progress", progress_text(view.get("progress"))),
             ("cancel", "requested" if view.get("cancelRequested") else None),
             ("attempt", describe_attempt(attempt) if attempt else None),
@@ -121,6 +122,15 @@ def show_end(out: Output, view: View) -> None:
     out.lines(" ".join(part for part in (str(view.get("status")), failure_text(view.get("failure"))) if part))
     if view.get("status") == "succeeded":
         out.value(view.get("result"))
+    if advice := how_to_resolve(view):
+        out.notice(advice)
+
+
+def how_to_resolve(view: View) -> str:
+    """What a person can do about an unknown outcome; nothing about any other."""
+    if view.get("status") != "outcome-unknown":
+        return ""
+    return f"find out what happened, then: interlock tasks resolve {view.get('id')} --as succeeded|failed|requeue --note TEXT"
 
 
 def describe_value(value: Any) -> str:

@@ -90,6 +90,8 @@ def import_module(place: str) -> ModuleType:
     except (CommandFailed, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit too: an import ends no worker silently.
+        if isinstance(error, SystemExit) and error.code is ExitCode.TERMINATED:  # Ours: a signal came meanwhile.
+            raise
         raise broken_module(place, error) from None
 
 
