@@ -152,7 +152,9 @@ def test_an_interrupted_initdb_is_begun_again(tmp_path: Path) -> None:
     assert not half.exists()
 
 
-@pytest.mark.parametrize("victims", ["owner", "guard", "owner and guard", "server", "all"])
+@pytest.mark.parametrize(
+    "victims", ["owner", "all", *(pytest.param(v, marks=pytest.mark.slow) for v in ("guard", "owner and guard", "server"))]
+)
 def test_kill_9_of_anyone_ends_the_server_and_keeps_what_was_committed(
     tmp_path: Path, start_owner: StartOwner, victims: str
 ) -> None:
