@@ -18,6 +18,7 @@ from interlock import (
     TaskCancelled,
     TaskContext,
     TaskFailed,
+    TaskProducer,
     UnknownOutcome,
 )
 from sdk.live import Live
@@ -249,3 +250,11 @@ def test_requests_for_each_task_stay_few_under_load(live: Live, make_proxy: Make
     asked = [path for method, path in proxy.requests if path != "/v1/stream"]
     assert len(asked) <= 250, {path: asked.count(path) for path in set(asked)}
     assert all(task.result is None for task in live.producer.list(type=live.type, limit=1))
+
+
+def test_a_wait_may_last_longer_than_the_bound_of_other_calls(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    producer = TaskProducer(url=live.url, key=live.service.key("task-producer"), timeout=0.5)
+    task = producer.submit(live.type, 1, {})
+    with pytest.raises(TimeoutError, match="queued"):
+        producer.wait(task.id, timeout=1.5)
+    assert "timed out" not in caplog.text

@@ -183,7 +183,9 @@ class TaskProducer:
             left = float("inf") if deadline is None else deadline - time.monotonic()
             asked = time.monotonic()
             try:
-                task = self._look(task_id, max(0.0, min(left, LONGEST_HELD)), min(self.client.timeout, left + 5))
+                held = max(0.0, min(left, LONGEST_HELD))
+                # a held request takes its time, however short the bound of other calls is
+                task = self._look(task_id, held, min(max(self.client.timeout, held + 5), left + 5))
                 if task.ended:
                     return task
                 status = task.status
