@@ -113,3 +113,20 @@ async def test_b40_lists_read_one_page(
         answer = await play.http.producer.get(f"/v1/tasks{query}")
         assert answer.status_code == 200, answer.text
         _check(explained, ["tasks.page"], rows=500, blocks=900)
+
+
+@pytest.mark.parametrize(("settled", "delayed", "analyzed"), [SIZES[1], SIZES[3]])
+async def test_b40_overviews_never_read_what_is_settled(
+    play: Play, rows: Rows, explained: Explained, settled: int, delayed: int, analyzed: bool
+) -> None:
+    _fill(rows, settled, delayed, analyzed)
+    play.http._app.state.database = explained
+    await play.claim(slots=5, handlers=_handlers())
+    metrics = await play.http.metrics.get("/v1/metrics")
+    assert metrics.status_code == 200, metrics.text
+    for path in ("/v1/task-types", "/v1/task-types/type/n1/1", "/v1/workers", "/v1/workers/tester", "/v1/doctor"):
+        explained.plans.clear()
+        answer = await play.http.operator.get(path)
+        assert answer.status_code in (200, 404), answer.text
+        names = sorted({name for name, _ in explained.plans})
+        _check(explained, names, rows=delayed + 500, blocks=delayed + 2_000)

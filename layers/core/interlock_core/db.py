@@ -44,7 +44,7 @@ Row = Any
 T = TypeVar("T")
 _BROKEN = (pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.ReadOnlySqlTransaction, pg.IdleInTransactionSessionTimeout)
 _BUSY = (pg.QueryCanceled, pg.LockNotAvailable, pg.InsufficientResources, pg.ConfigurationLimitExceeded)
-_AGAIN = (pg.SerializationFailure, pg.DeadlockDetected)
+_AGAIN = (pg.SerializationFailure, pg.DeadlockDetected, pg.FeatureNotSupported)
 
 
 class Refused(Exception):
@@ -121,8 +121,8 @@ class Database:
 
         `notify` runs after the commit, in the same round trip, as a transaction of its own: its failure undoes nothing.
         Raises Refused where a step refused, Unavailable where the database could not be reached, was too busy or took too
-        long (what the caller may repeat); nothing is half-done in either case. A lost serialisation or deadlock is tried
-        once more.
+        long (what the caller may repeat); nothing is half-done in either case. A lost serialisation, a deadlock or a plan
+        older than a migration is tried once more.
         """
         for last in (False, True):
             try:
@@ -186,6 +186,11 @@ class Database:
             yield connection
         except pg.RaiseException as error:
             raise _refusal(error) from error
+        except pg.FeatureNotSupported:  # a migration changed what a kept plan returns: every connection's plans are as old
+            if connection is not None:
+                await connection.close()
+            await self.close()
+            raise
         except _AGAIN:
             raise
         except _BROKEN as error:
