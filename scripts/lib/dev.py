@@ -16,16 +16,14 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import psycopg
-import uvicorn
 import uvloop
-from starlette.applications import Starlette
+from psycopg.conninfo import conninfo_to_dict
 
 import guard
-from data_folder import FolderInUse, lock_folder, write_private
+from data_folder import FolderUnusable, lock_folder, write_private
 from interlock_core.db import Database
 from interlock_core.keys import bootstrap
 from interlock_core.migrate import MigrationError, migrate
@@ -33,37 +31,27 @@ from interlock_core.settings import Settings, SettingsError
 from os_user import NoOsUser
 from postgres import Postgres, PostgresFailed
 from postgres_binaries import OLDEST, NoPostgres
-from service import RouteMissing, Scheduled, build_app, close_streams, load_scheduled, stream_lifespan, tune_listener
+from service import RouteMissing, Scheduled, build_app, load_scheduled, stream_lifespan
 from template import ROOT
+from web import DatabaseEnded, PortTaken, Web, listen
 
 PROJECT = "dev"
 DEFAULT_PORT = 7420
-BACKLOG = 2048
 #: What a local host sets unless the environment does: it may hold long waits, being the stream host too.
 LOCAL_SETTINGS = {"POOL_SIZE": "10", "FUNCTION_WAIT_SECONDS": "20"}
 #: The gateway's schedules cannot be finer than a minute; here what runs every minute runs every second.
 FINEST_SCHEDULE, LOCAL_SCHEDULE = 60.0, 1.0
-#: Requests and streams in flight get this long after a SIGTERM; with the database's own stop it stays below 10 s.
-GRACE_SECONDS = 2
 
 log = logging.getLogger("interlock.dev")
 
 
-class DatabaseEnded(Exception):
-    """The embedded server ended while it was in use."""
-
-
-class DatabaseTooOld(Exception):
-    """The given database is of a Postgres that we do not support."""
-
-
-class PortTaken(Exception):
-    """The wanted port is not free."""
+class DatabaseUnusable(Exception):
+    """The given database is of a Postgres that we do not support, or its address is none."""
 
 
 REFUSALS = (
-    *(PostgresFailed, NoPostgres, NoOsUser, FolderInUse, PortTaken),
-    *(DatabaseEnded, DatabaseTooOld, MigrationError, SettingsError, psycopg.OperationalError, RouteMissing),
+    *(PostgresFailed, NoPostgres, NoOsUser, FolderUnusable, PortTaken),
+    *(DatabaseEnded, DatabaseUnusable, MigrationError, SettingsError, psycopg.OperationalError, RouteMissing),
 )
 
 
@@ -89,7 +77,7 @@ def main() -> int:
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/dev", description="Run the whole service on this machine.")
     parser.add_argument(
-        "--port", type=int, default=DEFAULT_PORT, help=f"port on 127.0.0.1 (default {DEFAULT_PORT}); 0 takes any free one"
+        "--port", type=read_port, default=DEFAULT_PORT, help=f"port on 127.0.0.1 (default {DEFAULT_PORT}); 0 takes any free one"
     )
     parser.add_argument(
         "--data", type=Path, default=ROOT / ".interlock", help="folder for the database, keys and dev.json (default .interlock)"
@@ -101,6 +89,12 @@ def read_arguments() -> argparse.Namespace:
         "--demo", action="store_true", help="start a worker, run two tasks on it and show what happened; then go on serving"
     )
     return parser.parse_args()
+
+
+def read_port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to 65535")
+    return int(text)
 
 
 @contextlib.contextmanager
@@ -116,29 +110,18 @@ def open_database(folder: Path, database_url: str | None) -> Iterator[tuple[str,
 
 
 def prepare_database(url: str) -> None:
-    """Bring the schema up to date. Raises `DatabaseTooOld`, `MigrationError`, `psycopg.OperationalError`."""
+    """Bring the schema up to date. Raises `DatabaseUnusable`, `MigrationError`, `psycopg.OperationalError`."""
+    try:
+        conninfo_to_dict(url)
+    except psycopg.ProgrammingError:  # its message may quote the password
+        raise DatabaseUnusable("--database-url cannot be read: it looks like postgresql://user:password@host:port/name") from None
     with psycopg.connect(url, connect_timeout=10) as connection:
         version = connection.info.server_version
         if version < OLDEST * 10_000:
-            raise DatabaseTooOld(f"the database is Postgres {version // 10_000}; Interlock needs {OLDEST} or newer")
+            raise DatabaseUnusable(f"the database is Postgres {version // 10_000}; Interlock needs {OLDEST} or newer")
     applied = migrate(url, ROOT / "migrations")
     if applied:
         print(f"Database brought up to date: {', '.join(applied)}", flush=True)
-
-
-@contextlib.contextmanager
-def listen(port: int) -> Iterator[socket.socket]:
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise PortTaken(
-                f"port {port} cannot be used ({error.strerror}); choose another with --port, or 0 for any free one"
-            ) from error
-        listener.listen(BACKLOG)
-        tune_listener(listener)
-        yield listener
 
 
 def configure(database_url: str, service_url: str) -> None:
@@ -171,60 +154,6 @@ async def serve(
                 # The demo's worker first: it drains through the service.
                 status = 0 if demo is None else min(1, await asyncio.to_thread(demo.stop))
         return status
-
-
-class Web(uvicorn.Server):
-    """uvicorn within a block: it serves `app` on `listener` from its begin and has ended at its end.
-
-    The signals are left to us: uvicorn would raise them again when it has ended, before the database is stopped.
-    """
-
-    def __init__(self, app: Starlette, listener: socket.socket) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http="httptools",
-                lifespan="off",
-                access_log=False,
-                log_config=None,
-                timeout_graceful_shutdown=GRACE_SECONDS,
-                server_header=False,
-                backlog=BACKLOG,
-            )
-        )
-        self._app = app
-        self._listener = listener
-        self._told = asyncio.Event()
-
-    async def __aenter__(self) -> Self:
-        self._serving = asyncio.create_task(self.serve(sockets=[self._listener]))
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        close_streams(self._app)
-        self.should_exit = True
-        await self._serving
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    def stop(self) -> None:
-        """Stop politely; called again, at once."""
-        self.force_exit = self._told.is_set()
-        self._told.set()
-
-    async def wait(self, server: Postgres | None) -> None:
-        """Return when it was told to stop. Raises `DatabaseEnded` when our own database server has ended.
-
-        Nothing could be answered then, and a new start recovers it.
-        """
-        told = asyncio.create_task(self._told.wait())
-        while not (told.done() or self._serving.done()):
-            await asyncio.wait((told, self._serving), timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
-            if server is not None and server.poll() is not None:
-                log_file = server.folder / "postgres.log"
-                raise DatabaseEnded(f"the database server has ended by itself (see {log_file}); start again to recover")
 
 
 @contextlib.asynccontextmanager

@@ -36,7 +36,7 @@ import psycopg
 from psycopg import sql
 
 import guard
-from data_folder import lock_folder, write_private
+from data_folder import give_to_owner, lock_folder, write_private
 from guard import OsUser
 from os_user import can_enter, find_os_user
 from postgres_binaries import Binaries, find_binaries, make_runnable
@@ -51,6 +51,8 @@ SETTINGS = {
     "unix_socket_directories": "",
     "max_connections": "200",
     "log_min_messages": "warning",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
 }
 #: For databases that nobody would miss: a crash of the machine may destroy them.
 FORGETFUL = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
@@ -111,7 +113,7 @@ class Postgres:
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
 
     def start(self) -> None:
-        """Start the server and return when it takes connections. Raises `PostgresFailed`, `NoPostgres`, `NoOsUser`, `FolderInUse`."""
+        """Start the server and return when it takes connections. Raises `PostgresFailed`, `NoPostgres`, `NoOsUser`, `FolderUnusable`."""
         self._lock = lock_folder(self.folder)
         try:
             self._start()
@@ -200,8 +202,6 @@ class Postgres:
         draft = f"new-{secrets.token_hex(4)}"
         password_file = self._home / "password"
         write_private(password_file, self._password)
-        if user is not None:
-            os.chown(password_file, user.uid, user.gid)
         # Byte order and the same on every machine; builtin needs no locale of the system, but Postgres 17.
         builtin = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8") if binaries.major >= 17 else ()
         command = [
@@ -249,6 +249,7 @@ class Postgres:
                 log.replace(log.with_suffix(".log.1"))
         with log.open("ab") as output:
             log.chmod(0o600)
+            give_to_owner(log)
             self._process = guard.start(
                 [
                     str(binaries.folder / "postgres"),

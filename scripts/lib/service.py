@@ -18,6 +18,8 @@ from types import ModuleType
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 
 from interlock_core.db import Database
@@ -26,6 +28,9 @@ from interlock_core.settings import Settings
 from template import ROOT, Function, read_functions
 
 STREAM = ROOT / "functions" / "stream"
+
+
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class RouteMissing(Exception):
@@ -128,5 +133,21 @@ def _serves(routes: list[Route], other: Route) -> bool:
 
 
 def _merge(routes: list[Route]) -> list[Route]:
-    """Literal paths before those with parameters, so that none hides another; the template's order otherwise."""
-    return sorted(routes, key=lambda route: route.path.count("{"))
+    """One route for each path, literal paths before those with parameters, so that none hides another.
+
+    Two routes of one path would name only the first one's methods where a third is asked for.
+    """
+    by_path: dict[str, list[Route]] = {}
+    for route in routes:
+        by_path.setdefault(route.path, []).append(route)
+    merged = [found[0] if len(found) == 1 else _join(path, found) for path, found in by_path.items()]
+    return sorted(merged, key=lambda route: route.path.count("{"))
+
+
+def _join(path: str, routes: list[Route]) -> Route:
+    endpoints: dict[str, Endpoint] = {method: route.endpoint for route in routes for method in route.methods or ()}
+
+    async def serve(request: Request) -> Response:
+        return await endpoints[request.method](request)
+
+    return Route(path, serve, methods=list(endpoints), name=", ".join(route.name for route in routes))

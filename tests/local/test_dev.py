@@ -95,36 +95,41 @@ def test_a_second_node_shares_the_first_ones_database(service: DevService, start
 
 
 def test_one_data_folder_serves_one_process(service: DevService) -> None:
-    script = Path(__file__).resolve().parents[2] / "scripts" / "dev"
-    command = [script, "--port", "0", "--data", service.data, "--database-url", service.info["databaseUrl"]]
-    run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    assert run.returncode == 1
-    assert f"in use by process {service.pid}" in run.stderr
-    assert "--data" in run.stderr
+    told = run_dev("--port", "0", "--data", service.data, "--database-url", service.info["databaseUrl"])
+    assert f"in use by process {service.pid}" in told
+    assert "--data" in told
     assert httpx.get(service.url + "/readyz").status_code == 200
 
 
-def test_a_taken_port_is_named(tmp_path: Path, database_url: str) -> None:
+def run_dev(*arguments: str | Path) -> str:
+    """What scripts/dev says on stderr when it cannot start."""
     script = Path(__file__).resolve().parents[2] / "scripts" / "dev"
+    run = subprocess.run([script, *arguments], check=False, capture_output=True, text=True, timeout=60)
+    assert run.returncode != 0
+    assert "Traceback" not in run.stderr
+    return run.stderr
+
+
+def test_what_stands_in_the_way_is_named(tmp_path: Path, database_url: str) -> None:
+    data = tmp_path / "data"
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = str(other.getsockname()[1])
-        command = [script, "--port", port, "--data", tmp_path / "data", "--database-url", database_url]
-        run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    assert run.returncode == 1
-    assert f"port {port}" in run.stderr
-    assert "Traceback" not in run.stderr
+        assert f"port {port}" in run_dev("--port", port, "--data", data, "--database-url", database_url)
+    (tmp_path / "file").touch()
+    assert f"{tmp_path / 'file'} cannot be used" in run_dev("--port", "0", "--data", tmp_path / "file")
+    assert "'70000' is not a port" in run_dev("--port", "70000", "--data", data)
 
 
-def test_an_unreachable_database_is_named_without_its_password(tmp_path: Path) -> None:
-    script = Path(__file__).resolve().parents[2] / "scripts" / "dev"
-    command = [script, "--port", "0", "--data", tmp_path / "data", "--database-url", "postgresql://u:secret-word@127.0.0.1:1/x"]
-    run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    assert run.returncode == 1
-    assert "127.0.0.1" in run.stderr
-    assert "secret-word" not in run.stderr
-    assert "Traceback" not in run.stderr
+def test_an_unusable_database_is_named_without_its_password(tmp_path: Path) -> None:
+    for url, said in (
+        ("postgresql://u:secret-word@127.0.0.1:1/x", "127.0.0.1"),
+        ("secret-word of mine", "--database-url cannot be read"),
+    ):
+        told = run_dev("--port", "0", "--data", tmp_path / "data", "--database-url", url)
+        assert said in told
+        assert "secret-word" not in told
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
