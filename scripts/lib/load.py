@@ -38,7 +38,9 @@ class Client:
         self._writer.close()
 
 
-async def drive(url: str, key: str, clients: int, requests: Iterator[tuple[str, str, bytes]], expect: Callable[[int], bool]) -> tuple[float, list[float]]:
+async def drive(
+    url: str, key: str, clients: int, requests: Iterator[tuple[str, str, bytes]], expect: Callable[[int], bool]
+) -> tuple[float, list[float]]:
     """Sends the requests over `clients` connections; seconds taken, and each request's own seconds."""
     times: list[float] = []
 

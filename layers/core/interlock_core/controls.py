@@ -8,7 +8,7 @@ import msgspec
 
 from . import admission, hints
 from .db import Database, Row, statements
-from .errors import RateLimited
+from .errors import LimitExceeded, RateLimited
 from .ids import new_id
 from .keys import Key
 from .wire.times import when
@@ -68,9 +68,21 @@ async def set_rate(database: Database, key: Key, per_second: float | None, burst
 
 
 async def spend(database: Database, key: Key, tasks: int) -> None:
-    """Takes new tasks from the key's allowance. Raises RateLimited where the project limits submits and it is used up."""
-    if not await database.one(sql.spend(project=key.project, key_id=key.id, tasks=tasks)):
-        raise RateLimited("the project limits the submits of each key, and this key has used up its allowance")
+    """Takes new tasks from the key's allowance.
+
+    Raises RateLimited where it is used up, LimitExceeded where the call asks for more than can ever be there.
+    """
+    if await database.one(sql.spend(project=key.project, key_id=key.id, tasks=tasks)):
+        return
+    rates = await database.one(sql.rate(project=key.project))
+    if not rates or rates[0].submits_burst is None:
+        return  # the limit was lifted a moment ago
+    if tasks > rates[0].submits_burst:
+        raise LimitExceeded(
+            f"the call brings {tasks} new tasks; the project lets a key submit {rates[0].submits_burst} at once",
+            next=f"Send at most {rates[0].submits_burst} tasks a call.",
+        )
+    raise RateLimited("the project limits the submits of each key, and this key has used up its allowance")
 
 
 def _who(key: Key) -> dict[str, Any]:

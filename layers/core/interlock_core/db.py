@@ -184,27 +184,15 @@ class Database:
         try:
             connection = await self._take()
             yield connection
-        except pg.RaiseException as error:
-            raise _refusal(error) from error
-        except pg.FeatureNotSupported:  # a migration changed what a kept plan returns: every connection's plans are as old
-            if connection is not None:
-                await connection.close()
-            await self.close()
-            raise
-        except _AGAIN:
-            raise
-        except _BROKEN as error:
-            if connection is not None:
-                await connection.close()
-            raise Unavailable(f"the database connection was lost: {type(error).__name__}") from error
-        except _BUSY as error:
-            raise Unavailable(f"the database is busy: {type(error).__name__}") from error
-        except psycopg.OperationalError as error:
-            raise Unavailable(f"the database cannot be reached: {type(error).__name__}") from error
         except psycopg.Error as error:
-            if error.sqlstate == "IL001":
-                raise _refusal(error) from error
-            raise
+            if isinstance(error, (*_BROKEN, pg.FeatureNotSupported)) and connection is not None:
+                await connection.close()
+            if isinstance(error, pg.FeatureNotSupported):
+                await self.close()  # a migration changed what a kept plan returns: every connection's plans are as old
+            told = _told(error)
+            if told is error:
+                raise
+            raise told from error
         finally:
             try:
                 await self._give_back(connection)
@@ -251,9 +239,18 @@ class Database:
             await self._idle.pop()[0].close()
 
 
-def _refusal(error: psycopg.Error) -> Exception:
+def _told(error: psycopg.Error) -> Exception:
+    """What the caller is to make of a fault of the database: a refusal of ours, Unavailable, or the error itself."""
     if error.sqlstate == "IL001":
         return Refused(error.diag.message_primary or "")
+    if isinstance(error, _AGAIN):
+        return error
+    if isinstance(error, _BROKEN):
+        return Unavailable(f"the database connection was lost: {type(error).__name__}")
+    if isinstance(error, _BUSY):
+        return Unavailable(f"the database is busy: {type(error).__name__}")
+    if isinstance(error, psycopg.OperationalError):
+        return Unavailable(f"the database cannot be reached: {type(error).__name__}")
     return error
 
 
