@@ -25,7 +25,22 @@ from interlock.errors import (
     UnknownOutcome,
     Unreachable,
 )
+from interlock.fleet import (
+    AuditEntry,
+    BulkDone,
+    HeldLimit,
+    KeyInfo,
+    Limits,
+    NewKey,
+    SubmitRate,
+    TaskTypeInfo,
+    WorkerInfo,
+    WorkerInstance,
+)
+from interlock.keyring import Keys
+from interlock.operator import Operator
 from interlock.producer import TaskHandle, TaskProducer
+from interlock.reading import TaskFilter
 from interlock.retry import Retry
 from interlock.submission import Submission
 from interlock.task import Attempt, Failure, JournalEvent, Progress, Task
@@ -37,13 +52,21 @@ __version__ = VERSION
 __all__ = [
     "ApiError",
     "Attempt",
+    "AuditEntry",
+    "BulkDone",
     "Cancelled",
     "Client",
     "ConfigurationError",
     "Failure",
+    "HeldLimit",
     "InterlockError",
     "JournalEvent",
+    "KeyInfo",
+    "Keys",
+    "Limits",
+    "NewKey",
     "NotJson",
+    "Operator",
     "OutcomeUnknown",
     "Progress",
     "Retry",
@@ -51,16 +74,21 @@ __all__ = [
     "SpoolError",
     "SpoolLocked",
     "Submission",
+    "SubmitRate",
     "Task",
     "TaskCancelled",
     "TaskContext",
     "TaskError",
     "TaskFailed",
+    "TaskFilter",
     "TaskHandle",
     "TaskLog",
     "TaskProducer",
+    "TaskTypeInfo",
     "TaskWorker",
     "UnknownOutcome",
     "Unreachable",
+    "WorkerInfo",
+    "WorkerInstance",
     "__version__",
 ]

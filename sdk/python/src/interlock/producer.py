@@ -1,7 +1,6 @@
 """The producer's side: submit work, look at it, wait for its end.
 
-TaskProducer.submit → TaskHandle.result
-wait: ask the host that can hold a long request; where none can, poll with growing intervals
+TaskProducer.submit → TaskHandle.result; `waiting` says how a wait asks.
 """
 
 from __future__ import annotations
@@ -10,25 +9,20 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, Literal
-from urllib.parse import quote
 
-from interlock.backoff import growing_delay, jittered
 from interlock.client import Client
 from interlock.errors import ApiError, OutcomeUnknown, TaskCancelled, TaskFailed, Unreachable
+from interlock.reading import TaskFilter, filter_to_wire, read_pages, task_path
 from interlock.retry import Retry
-from interlock.settings import same_security
-from interlock.submission import Submission, pack
-from interlock.task import JournalEvent, Task, write_time
+from interlock.submission import Submission, make_key, pack
+from interlock.task import JournalEvent, Task
+from interlock.waiting import StreamHost, Wait
+
+__all__ = ["TaskHandle", "TaskProducer", "task_path"]
 
 log = logging.getLogger("interlock")
-
-LONGEST_HELD = 20.0
-"""Seconds that one request may wait at the service."""
-
-ASK_STREAM_AGAIN = 60.0
-ASK_CONFIG_AGAIN = 600.0
-"""Seconds after which a host that failed, or the service's configuration, is asked again."""
 
 _never_registered_told: set[tuple[str, int]] = set()
 
@@ -92,7 +86,7 @@ class TaskProducer:
         client: Client | None = None,
     ) -> None:
         self.client = client or Client(url, key, kind="task-producer", profile=profile, timeout=timeout)
-        self._stream_host: tuple[str | None, float] = (None, 0.0)  # and until when that is believed
+        self._host = StreamHost(self.client)
 
     def __repr__(self) -> str:
         return f"TaskProducer(url={self.client.url!r})"
@@ -176,34 +170,15 @@ class TaskProducer:
 
         `timeout` is seconds; None waits for ever. Raises TimeoutError when only the time was over.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        polls = 0
-        status = "not yet seen"
+        wait = Wait(task_id, timeout)
         while True:
-            left = float("inf") if deadline is None else deadline - time.monotonic()
-            asked = time.monotonic()
             try:
-                held = max(0.0, min(left, LONGEST_HELD))
-                # a held request takes its time, however short the bound of other calls is
-                task = self._look(task_id, held, min(max(self.client.timeout, held + 5), left + 5))
-                if task.ended:
+                task = self._host.look(task_id, wait.held(), wait.left())
+                if wait.take(task):
                     return task
-                status = task.status
-            except Unreachable as error:  # An outage shorter than the caller's patience is not the caller's business.
-                log.warning("waiting for task %s: %s", task_id, error)
-                status = "out of reach"
-            except ApiError as error:
-                if not error.retryable:
-                    raise
-                log.warning("waiting for task %s: %s", task_id, error)
-                status = f"not told ({error.code})"
-            now = time.monotonic()
-            if deadline is not None and now >= deadline:
-                raise TimeoutError(f"task {task_id} is {status} after {timeout} s of waiting")
-            if now - asked < 1.0:  # The host does not hold requests: poll.
-                pause = jittered(growing_delay(polls, 0.05, 2.0, 1.5))
-                polls += 1
-                time.sleep(pause if deadline is None else max(0.0, min(pause, deadline - now)))
+            except (ApiError, Unreachable) as error:
+                wait.miss(error)
+            time.sleep(wait.pause())
 
     def result(self, task_id: str, timeout: float | None = None) -> Any:
         """The result of a task. Raises TaskFailed, TaskCancelled, OutcomeUnknown (each with `.task`), or TimeoutError."""
@@ -234,26 +209,25 @@ class TaskProducer:
 
         `tag` is `key:value`; `limit` ends the iterator after so many tasks.
         """
-        params: dict[str, Any] = {
-            "status": [status] if isinstance(status, str) else list_of(status),
+        given: TaskFilter = {
+            "status": status,
             "type": type,
-            "schemaVersion": schema_version,
+            "schema_version": schema_version,
             "pool": pool,
             "tag": tag,
-            "idempotencyKey": idempotency_key,
-            "parentId": parent_id,
-            "rerunOf": rerun_of,
-            "failureCode": failure_code,
-            "scheduleOwner": schedule_owner,
-            "scheduleName": schedule_name,
-            "createdAfter": write_time(created_after) if created_after else None,
-            "createdBefore": write_time(created_before) if created_before else None,
-            "finishedAfter": write_time(finished_after) if finished_after else None,
-            "finishedBefore": write_time(finished_before) if finished_before else None,
+            "idempotency_key": idempotency_key,
+            "parent_id": parent_id,
+            "rerun_of": rerun_of,
+            "failure_code": failure_code,
+            "schedule_owner": schedule_owner,
+            "schedule_name": schedule_name,
+            "created_after": created_after,
+            "created_before": created_before,
+            "finished_after": finished_after,
+            "finished_before": finished_before,
         }
-        for place, view in enumerate(self._pages("/v1/tasks", params, page_size)):
-            if limit is not None and place >= limit:
-                return
+        pages = read_pages(self.client, "/v1/tasks", filter_to_wire(given), page_size)
+        for view in pages if limit is None else islice(pages, limit):
             yield Task.read(view)
 
     def journal(self, task_id: str, *, after: int = 0, page_size: int = 200) -> Iterator[JournalEvent]:
@@ -275,45 +249,20 @@ class TaskProducer:
         body = {} if reason is None else {"reason": reason}
         return Task.read(self.client.request("POST", f"{task_path(task_id)}/cancel", json=body))
 
-    def _look(self, task_id: str, seconds: float, bound: float) -> Task:
-        """The task, asked of a host that may hold the answer for so many seconds, within `bound` seconds."""
-        params = {"waitSeconds": round(seconds, 1)} if seconds >= 0.1 else None
-        stream = self._find_stream_host()
-        if stream is not None:
-            try:
-                # One try only: the stream's host may not serve waits, or be down, and the service itself knows the truth.
-                answer = self.client.request(
-                    "GET", task_path(task_id), params=params, url=stream, timeout=seconds + 5, repeatable=False, stop=lambda: True
-                )
-                return Task.read(answer)
-            except (ApiError, Unreachable) as error:
-                log.debug("the stream's host does not answer waits: %s", error)
-                self._stream_host = (None, time.monotonic() + ASK_STREAM_AGAIN)
-        return Task.read(self.client.request("GET", task_path(task_id), params=params, timeout=bound))
+    def rerun(
+        self, task_id: str, *, input: Any = ..., keep_effect_keys: bool = False, idempotency_key: str | None = None
+    ) -> TaskHandle:
+        """Make a new task of a settled one: the same, or with another `input`.
 
-    def _find_stream_host(self) -> str | None:
-        """The host that can hold long requests, if it is another than the service's."""
-        found, until = self._stream_host
-        if time.monotonic() < until:
-            return found
-        own = self.client.url
-        try:
-            stream = self.client.request("GET", "/v1/config", timeout=10).get("streamUrl")
-        except (ApiError, Unreachable):
-            return None
-        usable = isinstance(stream, str) and same_security(own, stream) and stream.rstrip("/") != own
-        found = str(stream) if usable else None
-        self._stream_host = (found, time.monotonic() + ASK_CONFIG_AGAIN)
-        return found
-
-    def _pages(self, path: str, params: dict[str, Any], page_size: int) -> Iterator[Mapping[str, Any]]:
-        cursor: str | None = None
-        while True:
-            answer = self.client.request("GET", path, params={**params, "limit": page_size, "cursor": cursor})
-            yield from answer["items"]
-            cursor = answer.get("nextCursor")
-            if not cursor:
-                return
+        `keep_effect_keys` lets its handlers use the effect keys of the first task, so that an effect that has happened
+        is not repeated. Raises ApiError with `TASK_NOT_FINISHED` or `OUTCOME_UNKNOWN` for a task that is not settled.
+        """
+        body: dict[str, Any] = {"idempotencyKey": make_key() if idempotency_key is None else idempotency_key}
+        if input is not ...:
+            body["input"] = input
+        if keep_effect_keys:
+            body["keepEffectKeys"] = True
+        return TaskHandle(self, Task.read(self.client.request("POST", f"{task_path(task_id)}/rerun", json=body)))
 
 
 def take_result(task: Task) -> Any:
@@ -325,16 +274,6 @@ def take_result(task: Task) -> Any:
     if task.status == "outcome-unknown":
         raise OutcomeUnknown(task)
     raise TaskFailed(task)
-
-
-def task_path(task_id: str) -> str:
-    """The path of a task; an id can never reach another path."""
-    return f"/v1/tasks/{quote(task_id, safe='')}"
-
-
-def list_of(value: Sequence[str] | None) -> list[str] | None:
-    """The values of a repeatable filter."""
-    return None if value is None else [*value]
 
 
 def tell_warnings(task: Task) -> None:
