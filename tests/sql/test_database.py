@@ -29,7 +29,7 @@ async def test_steps_are_one_transaction_and_one_round_trip(database: Database) 
     assert await count(database) == 2
 
 
-async def test_a_failing_hint_undoes_nothing_b46(database: Database) -> None:
+async def test_b46_a_failing_hint_undoes_nothing(database: Database) -> None:
     await database.run(step(INSERT), notify=step("SELECT pg_notify('interlock', repeat('x', 9000))"))
     assert await count(database) == 1
 
@@ -42,12 +42,16 @@ async def test_a_failing_step_before_a_hint_undoes_all_and_frees_the_connection(
     assert rows[0].n == 0
 
 
-async def test_a_terminated_backend_is_replaced_b32(database: Database) -> None:
+async def test_b32_a_terminated_backend_is_replaced(database: Database) -> None:
     pid = (await database.one(step("SELECT pg_backend_pid() AS pid")))[0].pid
     other = Database(database.url)
     await other.one(step("SELECT pg_terminate_backend(%(pid)s)", pid=pid))
     await other.close()
-    assert (await database.one(step("SELECT pg_backend_pid() AS pid")))[0].pid != pid
+    try:
+        again = (await database.one(step("SELECT pg_backend_pid() AS pid")))[0].pid
+    except Unavailable:  # the backend was still dying: one retryable refusal, then a new connection
+        again = (await database.one(step("SELECT pg_backend_pid() AS pid")))[0].pid
+    assert again != pid
 
 
 async def test_a_database_that_cannot_be_reached_is_unavailable(database: Database) -> None:
