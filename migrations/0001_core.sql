@@ -145,7 +145,9 @@ CREATE INDEX tasks_running_key ON tasks (project, concurrency_key) WHERE status 
 CREATE INDEX tasks_claim ON tasks (project, instance_id, claim_id) WHERE status IN ('running', 'queued', 'outcome-unknown') AND claim_id IS NOT NULL;
 CREATE INDEX tasks_start_deadline ON tasks (start_deadline_at)
     WHERE status = 'queued' AND started_at IS NULL AND start_deadline_at IS NOT NULL;
-CREATE INDEX tasks_list ON tasks (project, created_at, id);
+-- An expression, so that only the list can use it: while the table is new the planner cannot tell indexes apart, and a kept plan
+-- would look up a task by reading its whole project.
+CREATE INDEX tasks_list ON tasks ((project || ''), created_at, id);
 CREATE INDEX tasks_attention ON tasks (project, status, created_at, id)
     WHERE status IN ('failed', 'cancelled', 'outcome-unknown', 'waiting');
 CREATE INDEX tasks_finished ON tasks (finished_at) WHERE finished_at IS NOT NULL;

@@ -115,7 +115,7 @@ async def test_b40_lists_read_one_page(
         _check(explained, ["tasks.page"], rows=500, blocks=900)
 
 
-@pytest.mark.parametrize(("settled", "delayed", "analyzed"), [SIZES[1], SIZES[3]])
+@pytest.mark.parametrize(("settled", "delayed", "analyzed"), SIZES)
 async def test_b40_overviews_never_read_what_is_settled(
     play: Play, rows: Rows, explained: Explained, settled: int, delayed: int, analyzed: bool
 ) -> None:

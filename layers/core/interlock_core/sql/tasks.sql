@@ -12,7 +12,7 @@ SELECT t.id, t.project, t.type, t.schema_version, t.pool, t.status, t.hold, t.pr
        t.effect_scope, t.journal_seq, t.attempt_id, t.fence, t.attempt_ended, t.worker_id, t.instance_id, t.effect_safety,
        t.attempt_started_at, t.lease_expires_at, t.deadline_at, (SELECT app_now()) AS now
 FROM tasks t
-WHERE t.project = %(project)s
+WHERE t.project = %(project)s AND t.project || '' = %(project)s  -- the second for the index `tasks_list`
   AND (%(after_at)s::timestamptz IS NULL OR (t.created_at, t.id) < (%(after_at)s, %(after_id)s))
   AND (%(status)s::text[] IS NULL OR t.status = ANY(%(status)s))
   AND (%(type)s::text IS NULL OR t.type = %(type)s)
