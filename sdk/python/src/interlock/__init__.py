@@ -9,12 +9,14 @@ To read: `producer` and `task` for who submits; `worker`, then `ledger` (what it
 
 from interlock.client import Client
 from interlock.context import TaskContext, TaskLog
+from interlock.contract import TaskContract, task
 from interlock.errors import (
     ApiError,
     Cancelled,
     ConfigurationError,
     InterlockError,
     NotJson,
+    NotValid,
     OutcomeUnknown,
     Retryable,
     SpoolError,
@@ -42,7 +44,7 @@ from interlock.operator import Operator
 from interlock.producer import TaskHandle, TaskProducer
 from interlock.reading import TaskFilter
 from interlock.retry import Retry
-from interlock.submission import Submission
+from interlock.submission import Submission, SubmitOptions
 from interlock.task import Attempt, Failure, JournalEvent, Progress, Task
 from interlock.version import VERSION
 from interlock.worker import TaskWorker
@@ -66,6 +68,7 @@ __all__ = [
     "Limits",
     "NewKey",
     "NotJson",
+    "NotValid",
     "Operator",
     "OutcomeUnknown",
     "Progress",
@@ -74,10 +77,12 @@ __all__ = [
     "SpoolError",
     "SpoolLocked",
     "Submission",
+    "SubmitOptions",
     "SubmitRate",
     "Task",
     "TaskCancelled",
     "TaskContext",
+    "TaskContract",
     "TaskError",
     "TaskFailed",
     "TaskFilter",
@@ -91,4 +96,5 @@ __all__ = [
     "WorkerInfo",
     "WorkerInstance",
     "__version__",
+    "task",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any, Literal
 
+from interlock.errors import NotValid
 from interlock.notes import Notes
 from interlock.task import read_time
 
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
     from interlock.handler import Handler
 
 StopReason = Literal["cancel", "timeout", "drain", "lease-doubt", "stale"]
+
+
+class InputRefused(Exception):
+    """A contract refused the input of an attempt; apart from what handlers raise, which may be NotValid too."""
+
+    def __init__(self, reason: NotValid) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
 
 
 class Attempt:
@@ -100,6 +109,16 @@ class Attempt:
                 self.stopping = threading.Event()
             event = self.stopping
         return event.wait(seconds)
+
+    def read_input(self) -> Any:
+        """The input as the handler gets it. Raises InputRefused where its contract refuses it."""
+        value, contract = self.claim.get("input"), self.handler.contract
+        if contract is None:
+            return value
+        try:
+            return contract.read_input(value)
+        except NotValid as error:
+            raise InputRefused(error) from None
 
     def take_notes(self) -> Notes:
         """Where the handler's progress and log lines gather, made when they are first needed."""

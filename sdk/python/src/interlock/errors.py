@@ -3,6 +3,7 @@
     InterlockError
     ├── ConfigurationError      no URL, no key, a key with characters that no key has, a URL that redirects
     ├── NotJson                 a value that JSON cannot carry; says where it stands (also a ValueError)
+    ├── NotValid                a value that a contract refuses; says where it stands (also a ValueError)
     ├── ApiError                the service answered with an error: code, status, retryable, next, request_id, errors
     ├── Unreachable             no usable answer within the time limit (also a ConnectionError)
     ├── TaskError               a task did not end well; carries .task
@@ -34,6 +35,7 @@ __all__ = [
     "HandlerSignal",
     "InterlockError",
     "NotJson",
+    "NotValid",
     "OutcomeUnknown",
     "Retryable",
     "SpoolError",
@@ -59,6 +61,14 @@ class NotJson(InterlockError, ValueError):
 
     def __init__(self, message: str, pointer: str = "") -> None:
         super().__init__(message)
+        self.pointer = pointer
+
+
+class NotValid(InterlockError, ValueError):
+    """A value that the contract of its task type refuses. `pointer` is the JSON Pointer of the offending place."""
+
+    def __init__(self, message: str, pointer: str = "") -> None:
+        super().__init__(f"{pointer or '/'}: {message}")
         self.pointer = pointer
 
 

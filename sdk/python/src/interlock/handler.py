@@ -7,9 +7,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from interlock.retry import Retry
+
+if TYPE_CHECKING:
+    from interlock.contract import TaskContract
 
 EffectSafety = Literal["pure", "idempotent", "non-idempotent"]
 LeaseDoubt = Literal["finish", "cancel"]
@@ -33,15 +36,10 @@ class Handler:
     start_deadline: float | None = None
     description: str | None = None
     on_lease_doubt: LeaseDoubt | None = None
+    contract: TaskContract[Any, Any] | None = None
 
     def __post_init__(self) -> None:
-        if not TYPE_FORM.fullmatch(self.type):
-            raise ValueError(
-                f"{self.type!r} is no task type: it is group/name, and the version is a number of its own, "
-                'as in handle("audio/transcribe", 1, …)'
-            )
-        if type(self.schema_version) is not int or self.schema_version < 1:
-            raise ValueError(f"the schema version is a whole number from 1, got {self.schema_version!r}")
+        check_type(self.type, self.schema_version)
         if self.effect_safety not in get_args(EffectSafety):
             raise ValueError(
                 f"effect_safety is one of {', '.join(get_args(EffectSafety))}, got {self.effect_safety!r}: "
@@ -81,6 +79,8 @@ class Handler:
             "startDeadlineSeconds": self.start_deadline,
         }
         fields.update((name, value) for name, value in optional.items() if value is not None)
+        if self.contract is not None:
+            fields.update(self.contract.schemas())
         return fields
 
     def to_claim(self, slots: int | None) -> dict[str, Any]:
@@ -93,3 +93,14 @@ class Handler:
         if slots is not None:
             fields["slots"] = slots
         return fields
+
+
+def check_type(type_: str, schema_version: int) -> None:
+    """Raises ValueError for what is no task type or no version."""
+    if not TYPE_FORM.fullmatch(type_):
+        raise ValueError(
+            f"{type_!r} is no task type: it is group/name, and the version is a number of its own, "
+            'as in handle("audio/transcribe", 1, …)'
+        )
+    if type(schema_version) is not int or schema_version < 1:
+        raise ValueError(f"the schema version is a whole number from 1, got {schema_version!r}")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from interlock.errors import Cancelled, HandlerSignal, NotJson, Retryable, UnknownOutcome
+from interlock.errors import Cancelled, HandlerSignal, NotJson, NotValid, Retryable, UnknownOutcome
 from interlock.json_text import clean_text, encode
 
 if TYPE_CHECKING:
@@ -49,14 +49,20 @@ class Release:
 
 def conclude_return(attempt: Attempt, value: Any, result_bytes: int = RESULT_BYTES) -> Outcome:
     """The outcome of a handler that returned; a result that cannot be stored fails the task with a clear reason."""
+    contract = attempt.handler.contract
     try:
-        result = encode(value, "the result")
-    except NotJson as error:
+        result = encode(value if contract is None else contract.write_output(value), "the result")
+    except (NotJson, NotValid) as error:
         return report(attempt, "failed", write_error("RESULT_NOT_STORABLE", str(error)))
     if len(result) > result_bytes:
         text = f"the result has {len(result)} bytes, more than the limit of {result_bytes}; store it elsewhere and return a reference"
         return report(attempt, "failed", write_error("RESULT_TOO_LARGE", text))
     return report(attempt, "succeeded", b',"result":' + result)
+
+
+def refuse_input(attempt: Attempt, error: NotValid) -> Outcome:
+    """The outcome of an attempt whose input the contract refuses: no retry can change it."""
+    return report(attempt, "failed", write_error("INPUT_NOT_VALID", str(error), {"pointer": error.pointer}))
 
 
 def conclude_error(attempt: Attempt, error: BaseException) -> Outcome | Release:

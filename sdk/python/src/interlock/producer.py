@@ -8,30 +8,41 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import islice
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from interlock.client import Client
+from interlock.contract import TaskContract, make_submission
 from interlock.errors import ApiError, OutcomeUnknown, TaskCancelled, TaskFailed, Unreachable
 from interlock.reading import TaskFilter, filter_to_wire, read_pages, task_path
-from interlock.retry import Retry
-from interlock.submission import Submission, make_key, pack
+from interlock.submission import Submission, SubmitOptions, make_key, pack
 from interlock.task import JournalEvent, Task
 from interlock.waiting import StreamHost, Wait
 
 __all__ = ["TaskHandle", "TaskProducer", "task_path"]
+
+if TYPE_CHECKING:
+    import typing_extensions
+    from typing_extensions import Unpack
+
+    Out = typing_extensions.TypeVar("Out", default=Any)
+else:
+    Out = TypeVar("Out")  # whose default only type checkers of every version know
+
+In = TypeVar("In")
 
 log = logging.getLogger("interlock")
 
 _never_registered_told: set[tuple[str, int]] = set()
 
 
-class TaskHandle:
+class TaskHandle(Generic[Out]):
     """A submitted task. `task` is the task as the service answered the submission; the other calls ask again."""
 
-    def __init__(self, producer: TaskProducer, task: Task) -> None:
+    def __init__(self, producer: TaskProducer, task: Task, contract: TaskContract[Any, Out] | None = None) -> None:
         self._producer = producer
+        self._contract = contract
         self.task = task
 
     @property
@@ -55,9 +66,11 @@ class TaskHandle:
         """As TaskProducer.wait."""
         return self._producer.wait(self.id, timeout)
 
-    def result(self, timeout: float | None = None) -> Any:
-        """The task's result. Raises TaskFailed, TaskCancelled, OutcomeUnknown (each with `.task`), or TimeoutError."""
-        return take_result(self.wait(timeout))
+    def result(self, timeout: float | None = None) -> Out:
+        """The task's result, of the contract's type. Raises TaskFailed, TaskCancelled, OutcomeUnknown (each with
+        `.task`), TimeoutError, or NotValid for a result that the contract refuses.
+        """
+        return take_output(self.wait(timeout), self._contract)
 
     def cancel(self, reason: str | None = None) -> Task:
         """As TaskProducer.cancel."""
@@ -101,40 +114,22 @@ class TaskProducer:
         """Close the connections."""
         self.client.close()
 
-    def submit(
-        self,
-        type: str,
-        schema_version: int = 1,
-        input: Any = None,
-        *,
-        idempotency_key: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        delay: float | timedelta | None = None,
-        run_at: datetime | str | None = None,
-        priority: int | None = None,
-        pool: str | None = None,
-        retry: Retry | None = None,
-        timeout: float | timedelta | None = None,
-        lease: float | timedelta | None = None,
-        start_deadline: float | timedelta | None = None,
-        concurrency: tuple[str, int] | None = None,
-        require_worker: Literal["registered", "online"] | None = None,
-        trace: Mapping[str, str] | str | None = None,
-    ) -> TaskHandle:
-        """Store one task. The same key with the same request answers the task that it made first (`deduplicated`).
+    @overload
+    def submit(self, type: TaskContract[In, Out], input: In, **options: Unpack[SubmitOptions]) -> TaskHandle[Out]: ...
+    @overload
+    def submit(self, type: str, schema_version: int = 1, input: Any = None, **options: Unpack[SubmitOptions]) -> TaskHandle: ...
+    def submit(self, type: str | TaskContract[Any, Any], *given: Any, **options: Any) -> TaskHandle[Any]:
+        """Store one task: `submit(type, schema_version, input, …)` or `submit(contract, input, …)`.
 
-        `delay`, `timeout` (longest one attempt may run), `lease` and `start_deadline` are seconds or timedeltas.
-        `concurrency` is (key, limit). `trace` is a traceparent or a mapping with it. Raises NotJson for an input that
-        JSON cannot carry, ApiError with `IDEMPOTENCY_CONFLICT` for a key that named another request.
+        The options are those of SubmitOptions. The same `idempotency_key` with the same request answers the task that it
+        made first (`deduplicated`). Raises NotJson for an input that JSON cannot carry, NotValid for one that the contract
+        refuses, ApiError with `IDEMPOTENCY_CONFLICT` for a key that named another request.
         """
-        submission = Submission(
-            type, schema_version, input, idempotency_key, tags, delay, run_at, priority, pool, retry, timeout, lease,
-            start_deadline, concurrency, require_worker, trace,
-        )  # fmt: skip
+        submission = make_submission(type, *given, **options)
         view = self.client.request("POST", "/v1/tasks", content=submission.encode())
         task = Task.read(view)
         tell_warnings(task)
-        return TaskHandle(self, task)
+        return TaskHandle(self, task, submission.contract)
 
     def submit_many(self, submissions: Iterable[Submission | Mapping[str, Any]]) -> list[TaskHandle]:
         """Store many tasks, in requests of at most 1,000 tasks and 5 MiB; each request is stored whole or not at all.
@@ -157,7 +152,7 @@ class TaskProducer:
                     "pool": source.pool,
                     **item,
                 }
-                handles.append(TaskHandle(self, Task.read(view)))
+                handles.append(TaskHandle(self, Task.read(view), source.contract))
         return handles
 
     def get(self, task_id: str, *, include: Sequence[str] = ()) -> Task:
@@ -274,6 +269,12 @@ def take_result(task: Task) -> Any:
     if task.status == "outcome-unknown":
         raise OutcomeUnknown(task)
     raise TaskFailed(task)
+
+
+def take_output(task: Task, contract: TaskContract[Any, Out] | None) -> Out:
+    """As take_result, as the contract's type."""
+    result = take_result(task)
+    return cast("Out", result) if contract is None else contract.read_output(result)
 
 
 def tell_warnings(task: Task) -> None:

@@ -15,10 +15,10 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from interlock.attempt import Attempt
+from interlock.attempt import Attempt, InputRefused
 from interlock.context import TaskContext
 from interlock.json_text import clean_text, has_surrogate
-from interlock.outcome import Outcome, Release, conclude_error, conclude_return
+from interlock.outcome import Outcome, Release, conclude_error, conclude_return, refuse_input
 
 log = logging.getLogger("interlock")
 
@@ -162,7 +162,9 @@ class Runner:
         if not self._begin(attempt):
             return
         try:
-            value = contextvars.copy_context().run(attempt.handler.fn, attempt.claim.get("input"), attempt.context)
+            value = contextvars.copy_context().run(attempt.handler.fn, attempt.read_input(), attempt.context)
+        except InputRefused as refused:
+            self._refuse(attempt, refused)
         except BaseException as error:  # a handler may raise anything, SystemExit included
             self._end_with(attempt, error)
         else:
@@ -182,7 +184,9 @@ class Runner:
         assert task is not None
         attempt.on_stop(lambda: cancel_soon(loop, task))
         try:
-            value = await attempt.handler.fn(attempt.claim.get("input"), attempt.context)
+            value = await attempt.handler.fn(attempt.read_input(), attempt.context)
+        except InputRefused as refused:
+            self._refuse(attempt, refused)
         except BaseException as error:  # see above; it must not end the loop of the others
             self._end_with(attempt, error)
         else:
@@ -195,6 +199,10 @@ class Runner:
             return True
         self._end_with(attempt, asyncio.CancelledError())
         return False
+
+    def _refuse(self, attempt: Attempt, refused: InputRefused) -> None:
+        log.warning("task %s (%s) failed: its input is not valid: %s", attempt.task_id, attempt.handler.type, refused.reason)
+        self._finish(attempt, refuse_input(attempt, refused.reason))
 
     def _end_with(self, attempt: Attempt, error: BaseException) -> None:
         try:

@@ -4,18 +4,45 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from interlock.errors import NotJson
 from interlock.json_text import encode
 from interlock.retry import Retry
 from interlock.task import write_time
 
+if TYPE_CHECKING:
+    from interlock.contract import TaskContract
+
 BATCH_TASKS = 1000
 BATCH_BYTES = 5 * 1024 * 1024
 """What the service takes in one request."""
+
+
+class SubmitOptions(TypedDict, total=False):
+    """The options of a submission. Durations are seconds or timedeltas.
+
+    `delay` or `run_at` say when it is due; `timeout` is the longest that one attempt may run, `lease` how long a silent
+    worker holds it, `start_deadline` the longest it may wait for its first start. `priority` is -100 to 100, higher
+    first. `concurrency` is (key, limit). `require_worker` refuses what nobody serves. `trace` is a traceparent or a
+    mapping with it.
+    """
+
+    idempotency_key: str | None
+    tags: Mapping[str, str] | None
+    delay: float | timedelta | None
+    run_at: datetime | str | None
+    priority: int | None
+    pool: str | None
+    retry: Retry | None
+    timeout: float | timedelta | None
+    lease: float | timedelta | None
+    start_deadline: float | timedelta | None
+    concurrency: tuple[str, int] | None
+    require_worker: Literal["registered", "online"] | None
+    trace: Mapping[str, str] | str | None
 
 
 @dataclass(frozen=True)
@@ -38,6 +65,7 @@ class Submission:
     concurrency: tuple[str, int] | None = None
     require_worker: Literal["registered", "online"] | None = None
     trace: Mapping[str, str] | str | None = None
+    contract: TaskContract[Any, Any] | None = field(default=None, repr=False, compare=False)
 
     def to_wire(self) -> dict[str, Any]:
         """The request's fields. A submission without a key gets one, so that repeating the request is safe."""

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from interlock.client import Client
+from interlock.contract import TaskContract
 from interlock.handler import WORKER_ID_FORM, EffectSafety, Handler, LeaseDoubt
 from interlock.life import Life, Plan
 from interlock.retry import Retry
@@ -69,7 +70,7 @@ class TaskWorker:
 
     def handle(
         self,
-        type: str,
+        type: str | TaskContract[Any, Any],
         schema_version: int = 1,
         *,
         effect_safety: EffectSafety,
@@ -83,19 +84,23 @@ class TaskWorker:
     ) -> Callable[[Function], Function]:
         """Decorate the function that runs the tasks of one type and version: `fn(input, ctx)`, sync or async.
 
-        What it returns is the task's result. It may raise `Retryable`, `UnknownOutcome` or `Cancelled`; anything else
-        fails the task, unless `retry.on` names it. `effect_safety` says what a second run would do: nothing outside
-        (`pure`), the same again under effect keys (`idempotent`), harm (`non-idempotent`). `timeout` is the longest one
-        attempt may run, `max_concurrent` a limit of this handler's own. Raises ValueError for what cannot be served.
+        `type` may be a contract made by `interlock.task`: the function gets its input type, and a task whose input does
+        not fit fails with `INPUT_NOT_VALID`. What the function returns is the task's result. It may raise `Retryable`,
+        `UnknownOutcome` or `Cancelled`; anything else fails the task, unless `retry.on` names it. `effect_safety` says
+        what a second run would do: nothing outside (`pure`), the same again under effect keys (`idempotent`), harm
+        (`non-idempotent`). `timeout` is the longest one attempt may run, `max_concurrent` a limit of this handler's own.
+        Raises ValueError for what cannot be served.
         """
+        contract = type if isinstance(type, TaskContract) else None
+        name, version = (type.type, type.schema_version) if isinstance(type, TaskContract) else (type, schema_version)
 
         def register(fn: Function) -> Function:
             handler = Handler(
-                type, schema_version, fn, effect_safety, retry, to_seconds(timeout), max_concurrent, to_seconds(lease),
-                to_seconds(start_deadline), description, on_lease_doubt,
+                name, version, fn, effect_safety, retry, to_seconds(timeout), max_concurrent, to_seconds(lease),
+                to_seconds(start_deadline), description, on_lease_doubt, contract,
             )  # fmt: skip
             if handler.key in self._handlers:
-                raise ValueError(f"{type}@{schema_version} has a handler already")
+                raise ValueError(f"{name}@{version} has a handler already")
             if self._life is not None:
                 raise ValueError("handlers are declared before the worker starts")
             self._handlers[handler.key] = handler
