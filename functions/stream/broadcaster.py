@@ -2,7 +2,8 @@
 
     listen.Listener ──hint──▶ Broadcaster ──▶ Timetable (ready work: whom to wake, and when to look again)
                                          ├──▶ Connection of the holder (cancel), of a worker (drain)
-                                         └──▶ Waits (calls that wait for a task's end)
+                                         ├──▶ Waits (calls that wait for a task's end)
+                                         └──▶ Watches (journals that are read along)
 
 A hint is never trusted to be the only one: what it says is read again by whoever is told, and whatever nobody said is found
 by the timetable's regular look.
@@ -22,8 +23,11 @@ from interlock_core import wakes
 from interlock_core.db import Database
 from interlock_core.listen import Listener
 from interlock_core.settings import Settings
+from response import Stream
 from timetable import Timetable
 from waits import Waits
+from watcher import Watcher
+from watches import Watches
 
 log = logging.getLogger("interlock.stream")
 
@@ -41,9 +45,11 @@ class Broadcaster:
 
     def __init__(self, database: Database, settings: Settings, listen_url: str | None = None) -> None:
         self._database = database
-        self.connections: dict[Connection, None] = {}
+        self.streams: dict[Stream, None] = {}
+        self.connections: dict[Connection, None] = {}  # of workers
         self.groups = Groups()
         self.waits = Waits()
+        self.watches = Watches(database)
         self.closing = False
         self.listener = Listener(listen_url or database.url, self._heard, self._renewed)
         regular = min(5.0, settings.min_lease_seconds / 2)
@@ -53,15 +59,15 @@ class Broadcaster:
 
     def start(self) -> None:
         """Begins to listen and to look, in the running loop."""
-        for job in (self.listener.run(), self.timetable.run(), self._keep_alive(), self._watch_keys()):
+        for job in (self.listener.run(), self.timetable.run(), self.watches.run(), self._keep_alive(), self._watch_keys()):
             self._spawn(job)
 
     def close(self) -> None:
         """Ends every stream and lets every waiting call answer; new ones are refused."""
         self.closing = True
         self.waits.close()
-        for connection in list(self.connections):
-            connection.end()
+        for stream in list(self.streams):
+            stream.end()
 
     async def stop(self) -> None:
         """Ends the streams and the loops; returns when they are gone."""
@@ -81,8 +87,28 @@ class Broadcaster:
         if not job.cancelled() and (error := job.exception()) is not None:
             log.error("a part of the stream ended", exc_info=error)
 
-    def join(self, connection: Connection) -> None:
+    def join(self, stream: Stream) -> None:
         """From here on the stream hears every hint."""
+        if isinstance(stream, Connection):
+            self._join_worker(stream)
+        elif isinstance(stream, Watcher):
+            self.watches.join(stream)
+        self.streams[stream] = None
+        if self.closing:
+            stream.end()
+
+    def leave(self, stream: Stream) -> None:
+        """The stream is gone. Harmless if it never joined."""
+        if stream not in self.streams:
+            return
+        del self.streams[stream]
+        stream.end()
+        if isinstance(stream, Connection):
+            self._leave_worker(stream)
+        elif isinstance(stream, Watcher):
+            self.watches.leave(stream)
+
+    def _join_worker(self, connection: Connection) -> None:
         now = asyncio.get_running_loop().time()
         connection.groups = tuple(
             self.groups.enter((connection.project, connection.pool, name), now) for name in connection.names
@@ -96,15 +122,9 @@ class Broadcaster:
         same.append(connection)
         if len(same) > PER_INSTANCE:
             same[0].end()
-        if self.closing:
-            connection.end()
 
-    def leave(self, connection: Connection) -> None:
-        """The stream is gone. Harmless if it never joined."""
-        if connection not in self.connections:
-            return
+    def _leave_worker(self, connection: Connection) -> None:
         del self.connections[connection]
-        connection.end()
         for group in connection.groups:
             self.groups.leave(group, connection)
         same = self._instances[connection.instance]
@@ -120,11 +140,15 @@ class Broadcaster:
             self._ready(hint.project, hint.ready)
         if hint.done == "*":
             self.waits.heard_all(hint.project)
+            self.watches.heard_all(hint.project)
         elif hint.done:
             self.waits.heard(hint.done)
+            self.watches.heard(hint.done)
         if hint.cancel == "*":
             self._spawn(self._tell_cancels([hint.project]))
+            self.watches.heard_all(hint.project)
         else:
+            self.watches.heard(cancel[2] for cancel in hint.cancel)
             for worker_id, instance_id, task_id, attempt_id in hint.cancel:
                 self._cancel(hint.project, worker_id, instance_id, task_id, attempt_id)
         if hint.drain:
@@ -161,6 +185,7 @@ class Broadcaster:
     def _renewed(self) -> None:
         """Hints were lost, or may have been: everyone reads again."""
         self.waits.heard_all()
+        self.watches.heard_all()
         if self.connections:
             self._spawn(self._wake_all())
 
@@ -180,13 +205,13 @@ class Broadcaster:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = loop.time()
-            for connection in self.connections:
-                connection.keep_alive(now)
+            for stream in self.streams:
+                stream.keep_alive(now)
 
     async def _watch_keys(self) -> None:
         while True:
             await asyncio.sleep(KEY_SECONDS)
-            key_ids = sorted({connection.key_id for connection in self.connections})
+            key_ids = sorted({stream.key_id for stream in self.streams})
             if not key_ids:
                 continue
             try:
@@ -194,6 +219,6 @@ class Broadcaster:
             except Exception as error:
                 log.warning("the keys of open streams could not be read: %s", error)
                 continue
-            for connection in list(self.connections):
-                if connection.key_id in gone:
-                    connection.end(revoked=gone[connection.key_id])
+            for stream in list(self.streams):
+                if stream.key_id in gone:
+                    stream.end(revoked=gone[stream.key_id])

@@ -11,13 +11,11 @@ import random
 from collections.abc import Iterable
 
 from groups import Group
+from response import COMMENT, KEEP_ALIVE_SECONDS
 
-COMMENT = b": \n\n"
-READY = b": \n\nevent: ready\ndata: {}\n\n"
+READY = COMMENT + b"event: ready\ndata: {}\n\n"
 DRAIN = b"event: drain\ndata: {}\n\n"
-REVOKED = b"event: revoked\ndata: {}\n\n"
 
-KEEP_ALIVE_SECONDS = 15.0
 #: Wakes of one stream come no closer than this: a burst of submits is one wake, a single one is told at once.
 WAKE_GAP_SECONDS = 0.01
 #: Cancels waiting for one slow reader. What is beyond is told by its next heartbeat.
@@ -46,6 +44,7 @@ class Connection:
         "sent_at",
         "worker_id",
     )
+    opening = READY
 
     def __init__(self, project: str, key_id: str, worker_id: str, instance_id: str, pool: str, names: tuple[str, ...]) -> None:
         self.project = project
@@ -71,6 +70,10 @@ class Connection:
     def instance(self) -> tuple[str, str, str]:
         """The process that listens: project, worker id, instance id."""
         return self.project, self.worker_id, self.instance_id
+
+    def describe(self) -> str:
+        """Whose stream it is, for the log."""
+        return f"worker {self.worker_id}"
 
     def wake(self, groups: Iterable[Group]) -> None:
         """There may be work of these groups."""

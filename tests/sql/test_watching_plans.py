@@ -32,7 +32,8 @@ async def test_b40_watching_reads_grown_journals_by_primary_keys_only(rows: Rows
 async def test_one_answer_is_bounded_and_always_gets_on(rows: Rows, explained: Explained) -> None:
     rows.fill(3, journal_seq="4")
     rows.all(
-        "INSERT INTO journal (task_id, seq, at, kind, data) SELECT id, g, now(), 'log', repeat('x', 1000) FROM tasks, generate_series(1, 4) g"
+        """INSERT INTO journal (task_id, seq, at, kind, data)
+           SELECT id, g, now(), 'log', repeat('x', 1000) FROM tasks, generate_series(1, 4) g"""
     )
     ids = sorted(str(task_id) for (task_id,) in rows.all("SELECT id FROM tasks"))
     found = await watching.events(explained, [(name, 0) for name in ids], 3, 10)

@@ -38,6 +38,7 @@ class Server(uvicorn.Server):
 class Frame:
     event: str
     data: dict[str, Any]
+    id: str = ""
 
 
 class Stream:
@@ -52,14 +53,17 @@ class Stream:
         self._reader = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
-        event = ""
+        event = seq = ""
         with contextlib.suppress(httpx.TransportError):
             async for line in self.response.aiter_lines():
                 name, _, value = line.partition(": ")
                 if name == "event":
                     event = value
+                elif name == "id":
+                    seq = value
                 elif name == "data":
-                    self.frames.append(Frame(event, json.loads(value)))
+                    self.frames.append(Frame(event, json.loads(value), seq))
+                    seq = ""
                 elif line.startswith(":"):
                     self.comments += 1
         self.ended = True
@@ -79,6 +83,18 @@ class Stream:
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
         await self.response.aclose()
+
+
+class Watch(Stream):
+    """The open stream of a task or of the project."""
+
+    def kinds(self) -> list[str]:
+        """The names of its events."""
+        return [frame.event for frame in self.frames]
+
+    def events(self) -> list[dict[str, Any]]:
+        """The events of the journal."""
+        return [frame.data for frame in self.frames if frame.id]
 
 
 class Service:
@@ -126,6 +142,33 @@ class Service:
         self.streams.append(stream)
         await stream.until("ready")
         return stream
+
+    async def watch(
+        self, task_id: str, *, client: httpx.AsyncClient | None = None, last_event_id: str | None = None, **query: str
+    ) -> Watch:
+        """The open stream of a task."""
+        headers = {} if last_event_id is None else {"last-event-id": last_event_id}
+        return await self.read_along(f"/v1/tasks/{task_id}/stream", client, headers, **query)
+
+    async def read_along(
+        self, path: str, client: httpx.AsyncClient | None = None, headers: dict[str, str] | None = None, **query: str
+    ) -> Watch:
+        """Any open stream."""
+        client = client or self.producer
+        response = await client.send(client.build_request("GET", path, params=query, headers=headers), stream=True)
+        assert response.status_code == 200, await response.aread()
+        watch = Watch(response, "")
+        self.streams.append(watch)
+        return watch
+
+    def open_and_never_read(self, path: str, kind: str = "task-producer") -> socket.socket:
+        """A request for a stream by somebody who takes nothing of the answer."""
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        host, _, port = self.url.partition("://")[2].partition(":")
+        raw.connect((host, int(port)))
+        raw.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self.keys[kind]}\r\n\r\n".encode())
+        return raw
 
     async def submit(self, **fields: Any) -> dict[str, Any]:
         answer = await self.producer.post("/v1/tasks", json={"type": TYPE, "schemaVersion": 1, "input": {}, **fields})

@@ -199,14 +199,7 @@ async def test_b47_readers_that_never_read_are_dropped_and_hold_nothing(serve: S
 
 
 def _open_and_never_read(service: Service, types: str) -> socket.socket:
-    raw = socket.socket()
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-    host, _, port = service.url.partition("://")[2].partition(":")
-    raw.connect((host, int(port)))
-    path = f"/v1/stream?workerId=deaf&instanceId={uuid.uuid4()}&types={types}"
-    key = service.keys["task-worker"]
-    raw.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
-    return raw
+    return service.open_and_never_read(f"/v1/stream?workerId=deaf&instanceId={uuid.uuid4()}&types={types}", "task-worker")
 
 
 async def _problem(response: httpx.Response) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The query of a worker's stream (protocol.md §9). Unknown parameters are ignored: boxes upgrade by themselves."""
+"""What a caller asks of a stream (protocol.md §9). Of a worker's, unknown parameters are ignored: boxes upgrade by themselves."""
 
 from __future__ import annotations
 
@@ -44,3 +44,16 @@ def subscription(request: Request) -> Subscription:
         return Subscription.model_validate(given)
     except ValidationError as error:
         raise problem(error) from None
+
+
+def resume_after(event_id: str, last: int) -> tuple[int, bool]:
+    """From a `Last-Event-ID`, and the last seq of the journal: after which seq to go on, and whether to begin anew with `reset`.
+
+    An id that is ahead of the journal (it was set back with its database), another stream's, or no id at all is never an error:
+    its reader is told everything again.
+    """
+    if not event_id:
+        return 0, False
+    if event_id.isascii() and event_id.isdigit() and len(event_id) <= 10 and int(event_id) <= last:
+        return int(event_id), False
+    return 0, True
