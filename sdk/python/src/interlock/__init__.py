@@ -47,6 +47,7 @@ from interlock.retry import Retry
 from interlock.submission import Submission, SubmitOptions
 from interlock.task import Attempt, Failure, JournalEvent, Progress, Task
 from interlock.version import VERSION
+from interlock.watching import Watch
 from interlock.worker import TaskWorker
 
 __version__ = VERSION
@@ -93,6 +94,7 @@ __all__ = [
     "TaskWorker",
     "UnknownOutcome",
     "Unreachable",
+    "Watch",
     "WorkerInfo",
     "WorkerInstance",
     "__version__",

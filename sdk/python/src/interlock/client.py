@@ -146,7 +146,9 @@ class Client:
             raise describe_break(error, target) from None
         return read_answer(response.status_code, response.headers, body, target)
 
-    def open_stream(self, url: str, path: str, params: Params, read_timeout: float) -> EventStream:
+    def open_stream(
+        self, url: str, path: str, params: Params, read_timeout: float, headers: Mapping[str, str] | None = None
+    ) -> EventStream:
         """A stream of server-sent events, open. `read_timeout` (seconds) is the longest silence that is not a fault.
 
         Raises ApiError when it is refused, Unreachable when it cannot be opened, ConfigurationError when redirected.
@@ -154,8 +156,8 @@ class Client:
         target = check_url(url) + path
         http = open_connections(read_timeout)
         try:
-            headers = {**self.headers(), "Accept": "text/event-stream", "Cache-Control": "no-store"}
-            request = http.build_request("GET", target, params=dict(params), headers=headers)
+            sent = {**self.headers(), **(headers or {}), "Accept": "text/event-stream", "Cache-Control": "no-store"}
+            request = http.build_request("GET", target, params=dict(params), headers=sent)
             response = http.send(request, stream=True, follow_redirects=False)
             if response.status_code != 200:
                 read_answer(response.status_code, response.headers, read_body(response, time.monotonic() + 10), target)

@@ -19,6 +19,7 @@ from interlock.reading import TaskFilter, filter_to_wire, read_pages, task_path
 from interlock.submission import Submission, SubmitOptions, make_key, pack
 from interlock.task import JournalEvent, Task
 from interlock.waiting import StreamHost, Wait
+from interlock.watching import Watch
 
 __all__ = ["TaskHandle", "TaskProducer", "task_path"]
 
@@ -79,6 +80,10 @@ class TaskHandle(Generic[Out]):
     def journal(self, after: int = 0) -> Iterator[JournalEvent]:
         """As TaskProducer.journal."""
         return self._producer.journal(self.id, after=after)
+
+    def watch(self, after: int = 0) -> Watch:
+        """As TaskProducer.watch."""
+        return self._producer.watch(self.id, after=after)
 
 
 class TaskProducer:
@@ -235,6 +240,10 @@ class TaskProducer:
             if not events or not answer.get("nextCursor"):
                 return
             after = events[-1].seq
+
+    def watch(self, task_id: str, *, after: int = 0) -> Watch:
+        """The task's events behind `after` as they happen, until it is settled or `outcome-unknown`; see Watch."""
+        return Watch(self.client, self._host, task_id, after)
 
     def cancel(self, task_id: str, reason: str | None = None) -> Task:
         """Ask for the task's end: at once while it is queued; a running one is told to stop (`cancel_requested`).
