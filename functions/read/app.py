@@ -137,7 +137,10 @@ async def config(call: Call) -> dict[str, Any]:
 async def metrics(call: Call) -> Answer:
     """Figures of the project as Prometheus text."""
     query(call.request, ())
-    return Answer(await figures.metrics(call.database, call.settings, call.key.project), media_type=figures.CONTENT_TYPE)
+    text = await figures.metrics(call.database, call.settings, call.key.project)
+    # A host that is the stream's too answers here for both; a stream by itself has this path to itself.
+    of_stream = getattr(call.request.app.state, "stream_figures", None)
+    return Answer(text if of_stream is None else text + of_stream(), media_type=figures.CONTENT_TYPE)
 
 
 @endpoint("GET", "/healthz")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -15,9 +16,11 @@ from starlette.responses import Response
 
 from broadcaster import Broadcaster
 from connection import Connection
+from figures import figures
 from interlock_core import tasks
 from interlock_core.errors import Unavailable
 from interlock_core.http import Answer, Call, api, endpoint, open_database
+from interlock_core.metrics import CONTENT_TYPE
 from interlock_core.wire.queries import query
 from interlock_core.wire.streams import resume_after, subscription
 from response import HEADERS, EventStream
@@ -66,6 +69,14 @@ def _open(call: Call, broadcaster: Broadcaster, stream: Open) -> Answer:
     return Answer(EventStream(broadcaster, stream, call.request.app.state.stall_seconds))
 
 
+@endpoint("GET", "/v1/metrics", keys=("operator", "metrics"))
+async def metrics(call: Call) -> Answer:
+    """Figures of this process as Prometheus text: streams, memory, descriptors, how well it hears."""
+    query(call.request, ())
+    broadcaster: Broadcaster | None = getattr(call.request.app.state, "broadcaster", None)
+    return Answer(figures(broadcaster) if broadcaster else "", media_type=CONTENT_TYPE)
+
+
 @endpoint("GET", "/healthz")
 async def healthz(call: Call) -> dict[str, Any]:
     """Whether the process serves; `degraded` while it hears no hints (it looks by itself meanwhile)."""
@@ -84,22 +95,24 @@ async def readyz(call: Call) -> Answer:
 
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[Mapping[str, Any]]:
-    """Runs the broadcaster of an application, and gives it long waits (`app.state.hold_wait`) and its streams.
+    """Runs the broadcaster of an application, which gives its host streams, long waits and figures.
 
-    Uses the host's database; makes one from the settings where the host gave none.
+    Those are `app.state.hold_wait` and `app.state.stream_figures`, for functions served beside it. Uses the host's database;
+    makes one from the settings where the host gave none.
     """
     own = app.state.database is None
     database = open_database(app, max(4, app.state.settings.pool_size)) if own else app.state.database
     broadcaster = Broadcaster(database, app.state.settings)
     app.state.stall_seconds = getattr(app.state, "stall_seconds", STALL_SECONDS)
     app.state.hold_wait = broadcaster.waits.hold
+    app.state.stream_figures = partial(figures, broadcaster)
     app.state.broadcaster = broadcaster
     broadcaster.start()
     try:
         yield {}
     finally:
         await broadcaster.stop()
-        app.state.broadcaster = app.state.hold_wait = None
+        app.state.broadcaster = app.state.hold_wait = app.state.stream_figures = None
         if own:
             await database.close()
             app.state.database = None
@@ -112,6 +125,6 @@ def close(app: Starlette) -> None:
         broadcaster.close()
 
 
-app = api(stream, task_stream, healthz, readyz)
+app = api(stream, task_stream, metrics, healthz, readyz)
 app.router.lifespan_context = lifespan
 app.state.endpoints = ()  # the API's document describes calls that end

@@ -51,6 +51,7 @@ class Broadcaster:
         self.waits = Waits()
         self.watches = Watches(database)
         self.closing = False
+        self.hints = 0
         self.listener = Listener(listen_url or database.url, self._heard, self._renewed)
         regular = min(5.0, settings.min_lease_seconds / 2)
         self.timetable = Timetable(database, self.groups, regular, degraded=lambda: not self.listener.listening)
@@ -136,6 +137,7 @@ class Broadcaster:
 
     def _heard(self, payload: str) -> None:
         hint = wakes.read_hint(payload)
+        self.hints += 1
         if hint.ready:
             self._ready(hint.project, hint.ready)
         if hint.done == "*":

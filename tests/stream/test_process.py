@@ -100,6 +100,16 @@ async def test_the_process_goes_on_without_its_database(process: Process, databa
     writer.close()
 
 
+async def test_a_stream_by_itself_tells_its_own_figures(process: Process, database: Database) -> None:
+    keys = await bootstrap(database, PROJECT, {})
+    async with httpx.AsyncClient(base_url=process.url) as client:
+        assert (await client.get("/v1/metrics")).status_code == 401
+        answer = await client.get("/v1/metrics", headers={"Authorization": f"Bearer {keys['metrics']}"})
+    assert "interlock_stream_listening 1" in answer.text.splitlines()
+    names = {line.split()[0] for line in answer.text.splitlines() if not line.startswith("#")}
+    assert all(name.startswith("interlock_stream_") for name in names)
+
+
 async def _open(process: Process, key: str, number: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", process.port)
     path = f"/v1/stream?workerId=w&instanceId=i{number}&types={TYPE}@1"

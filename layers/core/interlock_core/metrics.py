@@ -14,6 +14,7 @@ sql = statements("overview")
 CONTENT_TYPE = "text/plain; version=0.0.4"
 MAX_TYPES = 1000  # a scrape stays bounded, however many types a project has
 Sample = tuple[dict[str, Any], float | None]
+Family = tuple[str, str, list[Sample]]  # name, what it is, its samples by labels; a sample that is None is left out
 
 
 async def metrics(database: Database, settings: Settings, project: str) -> str:
@@ -25,15 +26,21 @@ async def metrics(database: Database, settings: Settings, project: str) -> str:
         sql.outbox(project=project, offline_seconds=settings.offline_seconds),
     )
     row, owed = vitals[0], outbox[0]
+    return write(_families(types, row, owed))
+
+
+def write(families: Iterable[Family]) -> str:
+    """Prometheus text of these figures: counters where the name says so (`…_total`), else gauges."""
     lines: list[str] = []
-    for name, text, samples in _families(types, row, owed):
+    for name, text, samples in families:
         written = [f"{name}{_labels(labels)} {_number(value)}" for labels, value in samples if value is not None]
         if written:
-            lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge", *written]
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}", *written]
     return "\n".join(lines) + "\n"
 
 
-def _families(types: list[dict[str, Any]], row: Any, owed: Any) -> Iterable[tuple[str, str, list[Sample]]]:
+def _families(types: list[dict[str, Any]], row: Any, owed: Any) -> Iterable[Family]:
     states = (("ready", "ready"), ("not_due", "notDue"), ("blocked", "blocked"), ("running", "running"), ("waiting", "waiting"))
     yield (
         "interlock_tasks",
