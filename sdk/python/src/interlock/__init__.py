@@ -7,6 +7,7 @@ To read: `producer` and `task` for who submits; `worker`, then `ledger` (what it
 `running` (handlers), `renewal` (leases), `stream` (hints), `spool` (outcomes on disk) for who runs; `client` below both.
 """
 
+from interlock.async_producer import AsyncTaskHandle, AsyncTaskProducer, AsyncWatch
 from interlock.client import Client
 from interlock.context import TaskContext, TaskLog
 from interlock.contract import TaskContract, task
@@ -54,6 +55,9 @@ __version__ = VERSION
 
 __all__ = [
     "ApiError",
+    "AsyncTaskHandle",
+    "AsyncTaskProducer",
+    "AsyncWatch",
     "Attempt",
     "AuditEntry",
     "BulkDone",

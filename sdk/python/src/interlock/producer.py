@@ -39,11 +39,14 @@ _never_registered_told: set[tuple[str, int]] = set()
 
 
 class TaskHandle(Generic[Out]):
-    """A submitted task. `task` is the task as the service answered the submission; the other calls ask again."""
+    """A submitted task. `task` is the task as the service answered the submission; the other calls ask again.
+
+    `contract`, if it was submitted by one, gives the result its type.
+    """
 
     def __init__(self, producer: TaskProducer, task: Task, contract: TaskContract[Any, Out] | None = None) -> None:
         self._producer = producer
-        self._contract = contract
+        self.contract = contract
         self.task = task
 
     @property
@@ -71,7 +74,7 @@ class TaskHandle(Generic[Out]):
         """The task's result, of the contract's type. Raises TaskFailed, TaskCancelled, OutcomeUnknown (each with
         `.task`), TimeoutError, or NotValid for a result that the contract refuses.
         """
-        return take_output(self.wait(timeout), self._contract)
+        return take_output(self.wait(timeout), self.contract)
 
     def cancel(self, reason: str | None = None) -> Task:
         """As TaskProducer.cancel."""
@@ -173,12 +176,19 @@ class TaskProducer:
         wait = Wait(task_id, timeout)
         while True:
             try:
-                task = self._host.look(task_id, wait.held(), wait.left())
+                task = self.look(task_id, wait.held(), wait.left())
                 if wait.take(task):
                     return task
             except (ApiError, Unreachable) as error:
                 wait.miss(error)
             time.sleep(wait.pause())
+
+    def look(self, task_id: str, seconds: float, patience: float) -> Task:
+        """The task as it is now, or as soon as it ends within so many seconds, of a host that can hold the answer.
+
+        `patience` bounds an outage, in seconds. One step of a wait; `wait` takes as many as it needs.
+        """
+        return self._host.look(task_id, seconds, patience)
 
     def result(self, task_id: str, timeout: float | None = None) -> Any:
         """The result of a task. Raises TaskFailed, TaskCancelled, OutcomeUnknown (each with `.task`), or TimeoutError."""
