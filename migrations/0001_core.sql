@@ -319,6 +319,15 @@ CREATE TABLE answers (
 );
 CREATE INDEX answers_at ON answers (at);
 
+-- Each opens one stream once. Deleted when used; those that nobody used go with later ones.
+CREATE TABLE tickets (
+    hash       bytea PRIMARY KEY,                      -- SHA-256 of the ticket
+    key_id     text COLLATE "C" NOT NULL,
+    path       text COLLATE "C" NOT NULL,
+    expires_at timestamptz NOT NULL
+);
+CREATE INDEX tickets_expires ON tickets (expires_at);
+
 CREATE TABLE audit (
     id      uuid PRIMARY KEY,
     project text COLLATE "C",

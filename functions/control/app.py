@@ -6,11 +6,11 @@ from typing import Any
 
 from interlock_core import bulk as bulking
 from interlock_core import cancel as cancelling
-from interlock_core import controls, jsontext, tasks
+from interlock_core import controls, jsontext, tasks, tickets
 from interlock_core import rerun as rerunning
 from interlock_core.errors import InvalidRequest
 from interlock_core.http import Answer, Call, api, endpoint, lambda_handler
-from interlock_core.wire.operator import Bulk, ConcurrencyLimit, Nothing, Rate
+from interlock_core.wire.operator import Bulk, ConcurrencyLimit, Nothing, Rate, StreamTicket
 from interlock_core.wire.producer import Cancel, Rerun, Resolve
 from interlock_core.wire.queries import named_type, one_identifier, query, task_filter
 
@@ -99,6 +99,12 @@ async def set_rate(call: Call) -> dict[str, Any]:
     return await controls.set_rate(call.database, call.key, call.body.per_second, call.body.burst)
 
 
+@endpoint("POST", "/v1/stream-tickets", keys=OPERATOR, body=StreamTicket, status=201)
+async def create_ticket(call: Call) -> dict[str, Any]:
+    """Make a ticket that opens one stream once, within a minute, for readers that cannot send a key."""
+    return await tickets.create(call.database, call.key, call.body.path)
+
+
 def _type(call: Call) -> tuple[str, int]:
     return named_type(call.path("group"), call.path("name"), call.path("version"))
 
@@ -111,6 +117,7 @@ def _key(call: Call) -> str:
 
 
 app = api(
-    bulk, cancel, resolve, rerun, pause_type, resume_type, pause_project, resume_project, limits, set_limit, drop_limit, set_rate
+    bulk, cancel, resolve, rerun, pause_type, resume_type, pause_project, resume_project, limits, set_limit, drop_limit, set_rate,
+    create_ticket,
 )  # fmt: skip
 handler = lambda_handler(app)

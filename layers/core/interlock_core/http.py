@@ -31,7 +31,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from . import jsontext
+from . import jsontext, tickets
 from .db import Database
 from .errors import (
     Internal,
@@ -105,6 +105,7 @@ class Endpoint:
     body: type[BaseModel] | None
     status: int
     lenient: bool
+    tickets: bool
     handle: Callable[[Call], Awaitable[Any]]
 
     @property
@@ -126,11 +127,15 @@ def endpoint(
     body: type[BaseModel] | None = None,
     status: int = 200,
     lenient: bool = False,
+    tickets: bool = False,
 ) -> Callable[[Callable[[Call], Awaitable[Any]]], Endpoint]:
-    """Declares an endpoint. No `keys`: open to all. `lenient`: a batch of reports, whose items are checked one by one."""
+    """Declares an endpoint. No `keys`: open to all. `lenient`: a batch of reports, whose items are checked one by one.
+
+    `tickets`: `?ticket=` is taken for a key.
+    """
 
     def declare(handle: Callable[[Call], Awaitable[Any]]) -> Endpoint:
-        return Endpoint(method, path, keys, body, status, lenient, handle)
+        return Endpoint(method, path, keys, body, status, lenient, tickets, handle)
 
     return declare
 
@@ -247,7 +252,11 @@ _ANYONE = Key("", "", "", None, None, None, False)
 async def _caller(request: Request, target: Endpoint) -> Key:
     if not target.keys:
         return _ANYONE
-    key = await verify(request)
+    ticket = request.query_params.get("ticket") if target.tickets and "authorization" not in request.headers else None
+    if ticket is None:
+        key = await verify(request)
+    else:
+        key = await tickets.redeem(request.app.state.database, ticket, request.url.path)
     if key.kind not in target.keys:
         raise ScopeDenied(
             f"this call needs a key of the kind {' or '.join(target.keys)}; the key given is of the kind {key.kind}",

@@ -32,7 +32,7 @@ _PATH_PARAMETERS: dict[str, dict[str, Any]] = {
     "name": _PART,
     "version": {"type": "integer", "minimum": 1, "maximum": 2_147_483_647},
 }
-_TAGS = ("tasks", "workers", "keys", "project", "projects", "task-types", "limits", "audit")
+_TAGS = ("tasks", "workers", "keys", "project", "projects", "task-types", "limits", "audit", "stream-tickets")
 _KEY_ID = {"type": "string", "pattern": "^[A-Za-z0-9]{16}$"}
 
 

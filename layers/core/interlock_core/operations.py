@@ -197,6 +197,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/keys/{id}/rotate"): Operation(
         "rotateKey", a.NewApiKey, refusals=(e.IdempotencyConflict,), also=(200,), example={"overlapSeconds": 3600}
     ),
+    ("POST", "/v1/stream-tickets"): Operation("createStreamTicket", o.Ticket, example={"path": "/v1/events/stream"}),
     ("GET", "/v1/audit"): Operation("listAudit", o.AuditPage, query=PAGE),
     ("POST", "/v1/projects"): Operation(
         "createProject", a.NewProjectView, refusals=(e.IdempotencyConflict,), also=(200,), example={"name": "acme"}

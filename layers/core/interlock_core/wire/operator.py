@@ -37,6 +37,12 @@ class Nothing(Strict):
     """A call whose body, if any, is an empty object."""
 
 
+class StreamTicket(Strict):
+    """POST /v1/stream-tickets."""
+
+    path: Annotated[str, Field(min_length=1, max_length=255)]
+
+
 class Bulk(Strict):
     """POST /v1/tasks/bulk."""
 

@@ -102,3 +102,10 @@ class AuditPage(Shown):
 
     items: list[AuditLine]
     next_cursor: str | None
+
+
+class Ticket(Shown):
+    """Opens one stream once, until it expires."""
+
+    ticket: str
+    expires_at: When
