@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from itertools import islice
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from interlock.client import Client
@@ -105,9 +106,10 @@ class AsyncTaskProducer:
         *,
         profile: str | None = None,
         timeout: float = 60.0,
+        ca: str | PathLike[str] | None = None,
         client: Client | None = None,
     ) -> None:
-        self._producer = TaskProducer(url, key, profile=profile, timeout=timeout, client=client)
+        self._producer = TaskProducer(url, key, profile=profile, timeout=timeout, ca=ca, client=client)
         self._threads = CallThreads(CALLS)
         self._held = 0
         self._polling = 0

@@ -13,10 +13,12 @@ import contextlib
 import logging
 import os
 import socket
+import ssl
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -42,7 +44,8 @@ class Client:
     """Calls of one service with one key. Thread-safe; safe after fork; its repr shows no key.
 
     The URL and the key come from the arguments, else from the environment, else from the profile. `timeout` bounds a
-    whole call in seconds, its retries included. Proxies (`HTTPS_PROXY`, `NO_PROXY`) and `SSL_CERT_FILE` are honoured.
+    whole call in seconds, its retries included. Proxies (`HTTPS_PROXY`, `NO_PROXY`) and `SSL_CERT_FILE` are honoured;
+    `ca` is a file of certificates (PEM) of authorities that are trusted beside the usual ones.
     """
 
     def __init__(
@@ -53,11 +56,13 @@ class Client:
         kind: KeyKind = "task-producer",
         profile: str | None = None,
         timeout: float = 60.0,
+        ca: str | os.PathLike[str] | None = None,
     ) -> None:
         self.url = find_url(url, profile)
         self.kind = kind
         self.timeout = timeout
         self._key = find_key(key, kind, profile)
+        self._trust = trust(ca)
         self._connections: httpx.Client | None = None
         self._closer: weakref.finalize[[httpx.Client, int], Client] | None = None
         self._reset()
@@ -110,7 +115,7 @@ class Client:
                     raise
                 delay, last = backoff.next(error.retry_after), error
             except _Broken as error:
-                if not (repeatable or error.unsent):
+                if not (repeatable or error.unsent) or error.untrusted:
                     raise Unreachable(error.text) from None
                 # A kept-alive connection that the other end had closed is no sign of trouble: ask again at once, once.
                 delay = 0.0 if error.stale and backoff.tries == 0 else backoff.next()
@@ -154,7 +159,7 @@ class Client:
         Raises ApiError when it is refused, Unreachable when it cannot be opened, ConfigurationError when redirected.
         """
         target = check_url(url) + path
-        http = open_connections(read_timeout)
+        http = open_connections(self._trust, read_timeout)
         try:
             sent = {**self.headers(), **(headers or {}), "Accept": "text/event-stream", "Cache-Control": "no-store"}
             request = http.build_request("GET", target, params=dict(params), headers=sent)
@@ -190,7 +195,7 @@ class Client:
             with self._lock:
                 http = self._connections
                 if http is None:
-                    http = self._connections = open_connections()
+                    http = self._connections = open_connections(self._trust)
                     self._closer = weakref.finalize(self, close_connections, http, self._pid)
         return http
 
@@ -249,18 +254,37 @@ class EventStream:
 
 
 class _Broken(InterlockError):
-    """No answer came. `unsent`: the request cannot have arrived. `stale`: an idle connection had been closed."""
+    """No answer came. `unsent`: the request cannot have arrived. `stale`: an idle connection had been closed.
 
-    def __init__(self, text: str, *, unsent: bool = False, stale: bool = False) -> None:
+    `untrusted`: the server's certificate was refused; asking again at once changes nothing.
+    """
+
+    def __init__(self, text: str, *, unsent: bool = False, stale: bool = False, untrusted: bool = False) -> None:
         super().__init__(text)
         self.text = text
         self.unsent = unsent
         self.stale = stale
+        self.untrusted = untrusted
 
 
-def open_connections(read_timeout: float = 40.0) -> httpx.Client:
+def trust(ca: str | os.PathLike[str] | None) -> ssl.SSLContext | bool:
+    """What a server's certificate is checked against. Raises ConfigurationError for a file that cannot be used."""
+    if ca is None:
+        return True
+    context = httpx.create_ssl_context()
+    try:
+        context.load_verify_locations(cafile=Path(ca).expanduser())
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(
+            f"ca={str(ca)!r} cannot be used: it must be a file of certificates in PEM form ({error})"
+        ) from None
+    return context
+
+
+def open_connections(verify: ssl.SSLContext | bool, read_timeout: float = 40.0) -> httpx.Client:
     """Connections that carry no key by themselves and follow nothing."""
     return httpx.Client(
+        verify=verify,
         follow_redirects=False,
         timeout=httpx.Timeout(10.0, read=read_timeout),
         limits=httpx.Limits(max_connections=100, max_keepalive_connections=40, keepalive_expiry=20.0),
@@ -297,7 +321,10 @@ def describe_break(error: httpx.RequestError, target: str) -> _Broken:
     # httpx files "server disconnected" under protocol errors, not network errors.
     stale = isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError))
     reason = type(error).__name__ if isinstance(error, httpx.LocalProtocolError) else str(error) or type(error).__name__
-    return _Broken(f"no answer from {host}: {reason}", unsent=unsent, stale=stale)
+    untrusted = "CERTIFICATE_VERIFY_FAILED" in reason
+    if untrusted:
+        reason += " (a private authority's certificate is named by SSL_CERT_FILE or ca=)"
+    return _Broken(f"no answer from {host}: {reason}", unsent=unsent, stale=stale, untrusted=untrusted)
 
 
 def _forget_parents_connections() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from os import PathLike
 from typing import Any, Literal
 
 from interlock.client import Client
@@ -30,9 +31,10 @@ class Operator:
         *,
         profile: str | None = None,
         timeout: float = 60.0,
+        ca: str | PathLike[str] | None = None,
         client: Client | None = None,
     ) -> None:
-        self.client = client or Client(url, key, kind="operator", profile=profile, timeout=timeout)
+        self.client = client or Client(url, key, kind="operator", profile=profile, timeout=timeout, ca=ca)
         self.tasks = TaskProducer(client=self.client)
         self.keys = Keys(self.client)
 

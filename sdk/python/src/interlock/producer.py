@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from interlock.client import Client
@@ -104,9 +105,10 @@ class TaskProducer:
         *,
         profile: str | None = None,
         timeout: float = 60.0,
+        ca: str | PathLike[str] | None = None,
         client: Client | None = None,
     ) -> None:
-        self.client = client or Client(url, key, kind="task-producer", profile=profile, timeout=timeout)
+        self.client = client or Client(url, key, kind="task-producer", profile=profile, timeout=timeout, ca=ca)
         self._host = StreamHost(self.client)
 
     def __repr__(self) -> str:

@@ -33,7 +33,7 @@ class TaskWorker:
     run at once, `spool` the folder in which finished outcomes are kept until the service has them (a path of its own
     for each process; absent: a free one below `~/.local/state/interlock`). `drain_timeout` is the time, in seconds,
     that running handlers have when the worker stops. URL and key come from the arguments, else from `INTERLOCK_URL` and
-    `INTERLOCK_WORKER_KEY`, else from the profile.
+    `INTERLOCK_WORKER_KEY`, else from the profile; `ca` as of Client.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class TaskWorker:
         key: str | None = None,
         profile: str | None = None,
         build: str | None = None,
+        ca: str | os.PathLike[str] | None = None,
     ) -> None:
         if not WORKER_ID_FORM.fullmatch(worker_id):
             raise ValueError(f"worker_id is letters, digits, '.', '_' and '-', at most 128, got {worker_id!r}")
@@ -60,7 +61,7 @@ class TaskWorker:
         self.drain_timeout = drain_timeout
         self.build = build
         self._spool_folder = spool
-        self._connection = (url, key, profile)
+        self._connection = (url, key, profile, ca)
         self._handlers: dict[tuple[str, int], Handler] = {}
         self._lock = threading.Lock()
         self._life: Life | None = None
@@ -164,8 +165,8 @@ class TaskWorker:
         with self._lock:
             if self._life is not None and not self._life.ended.is_set():
                 raise RuntimeError("the worker runs already")
-            url, key, profile = self._connection
-            client = Client(url, key, kind="task-worker", profile=profile)
+            url, key, profile, ca = self._connection
+            client = Client(url, key, kind="task-worker", profile=profile, ca=ca)
             given = self._spool_folder
             spool = Spool(given) if given is not None else default_spool(state_folder() / self.worker_id)
             plan = Plan(
