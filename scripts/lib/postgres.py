@@ -50,12 +50,14 @@ SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
     "max_connections": "200",
+    # In the folder and not in /dev/shm, where a server that was killed leaves it behind (and containers have little).
+    "dynamic_shared_memory_type": "mmap",
     "log_min_messages": "warning",
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
 #: For databases that nobody would miss: a crash of the machine may destroy them.
-FORGETFUL = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+FORGETFUL = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
 
 
 class PostgresFailed(Exception):
