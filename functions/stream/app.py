@@ -23,6 +23,7 @@ from interlock_core.http import Answer, Call, api, endpoint, open_database
 from interlock_core.metrics import CONTENT_TYPE
 from interlock_core.wire.queries import query
 from interlock_core.wire.streams import resume_after, subscription
+from observer import Observer
 from response import HEADERS, EventStream
 from response import Stream as Open
 from watcher import Watcher
@@ -52,6 +53,13 @@ async def task_stream(call: Call) -> Answer:
     asked = call.request.headers.get("last-event-id") or given.get("lastEventId", [""])[-1]
     after, reset = resume_after(asked, row.journal_seq)
     return _open(call, broadcaster, Watcher(broadcaster.watches, call.key.project, call.key.id, str(row.id), after, reset))
+
+
+@endpoint("GET", "/v1/events/stream", keys=("operator",), tickets=True)
+async def project_stream(call: Call) -> Answer:
+    """What changes in the project, for a console: `ready`, `tasks` {ids, queued}, `workers`, `re-read`, `revoked`."""
+    query(call.request, ("lastEventId", "ticket"))
+    return _open(call, _broadcaster(call), Observer(call.key.project, call.key.id))
 
 
 def _broadcaster(call: Call) -> Broadcaster:
@@ -127,6 +135,6 @@ def close(app: Starlette) -> None:
         broadcaster.close()
 
 
-app = api(stream, task_stream, metrics, healthz, readyz)
+app = api(stream, task_stream, project_stream, metrics, healthz, readyz)
 app.router.lifespan_context = lifespan
 app.state.endpoints = ()  # the API's document describes calls that end

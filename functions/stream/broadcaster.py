@@ -3,7 +3,8 @@
     listen.Listener ──hint──▶ Broadcaster ──▶ Timetable (ready work: whom to wake, and when to look again)
                                          ├──▶ Connection of the holder (cancel), of a worker (drain)
                                          ├──▶ Waits (calls that wait for a task's end)
-                                         └──▶ Watches (journals that are read along)
+                                         ├──▶ Watches (journals that are read along)
+                                         └──▶ Observers (consoles)
 
 A hint is never trusted to be the only one: what it says is read again by whoever is told, and whatever nobody said is found
 by the timetable's regular look.
@@ -23,6 +24,8 @@ from interlock_core import wakes
 from interlock_core.db import Database
 from interlock_core.listen import Listener
 from interlock_core.settings import Settings
+from observer import Observer
+from observers import Observers
 from response import Stream
 from timetable import Timetable
 from waits import Waits
@@ -50,6 +53,7 @@ class Broadcaster:
         self.groups = Groups()
         self.waits = Waits()
         self.watches = Watches(database)
+        self.observers = Observers(database, settings)
         self.closing = False
         self.hints = 0
         self.listener = Listener(listen_url or database.url, self._heard, self._renewed)
@@ -60,8 +64,9 @@ class Broadcaster:
 
     def start(self) -> None:
         """Begins to listen and to look, in the running loop."""
-        for job in (self.listener.run(), self.timetable.run(), self.watches.run(), self._keep_alive(), self._watch_keys()):
-            self._spawn(job)
+        loops = self.listener.run, self.timetable.run, self.watches.run, self.observers.run, self._keep_alive, self._watch_keys
+        for loop in loops:
+            self._spawn(loop())
 
     def close(self) -> None:
         """Ends every stream and lets every waiting call answer; new ones are refused."""
@@ -94,6 +99,8 @@ class Broadcaster:
             self._join_worker(stream)
         elif isinstance(stream, Watcher):
             self.watches.join(stream)
+        elif isinstance(stream, Observer):
+            self.observers.join(stream)
         self.streams[stream] = None
         if self.closing:
             stream.end()
@@ -108,6 +115,8 @@ class Broadcaster:
             self._leave_worker(stream)
         elif isinstance(stream, Watcher):
             self.watches.leave(stream)
+        elif isinstance(stream, Observer):
+            self.observers.leave(stream)
 
     def _join_worker(self, connection: Connection) -> None:
         now = asyncio.get_running_loop().time()
@@ -138,6 +147,7 @@ class Broadcaster:
     def _heard(self, payload: str) -> None:
         hint = wakes.read_hint(payload)
         self.hints += 1
+        self.observers.heard(hint)
         if hint.ready:
             self._ready(hint.project, hint.ready)
         if hint.done == "*":
@@ -188,6 +198,7 @@ class Broadcaster:
         """Hints were lost, or may have been: everyone reads again."""
         self.waits.heard_all()
         self.watches.heard_all()
+        self.observers.heard_all()
         if self.connections:
             self._spawn(self._wake_all())
 

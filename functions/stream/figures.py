@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from connection import Connection
 from interlock_core.metrics import Family, write
+from observer import Observer
 from watcher import Watcher
 
 if TYPE_CHECKING:
     from broadcaster import Broadcaster
 
-KINDS = {Connection: "worker", Watcher: "task"}
+KINDS = {Connection: "worker", Watcher: "task", Observer: "project"}
 
 
 def figures(broadcaster: Broadcaster) -> str:

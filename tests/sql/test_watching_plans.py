@@ -45,3 +45,19 @@ async def test_one_answer_is_bounded_and_always_gets_on(rows: Rows, explained: E
     assert (str(row.id), row.status, row.seq) == (gone, None, None)
     (row,) = await watching.events(explained, [(ids[0], 4)], 3, 10, always=True)
     assert (row.status, row.journal_seq, row.seq) == ("queued", 4, None)
+
+
+async def test_b40_a_look_at_projects_reads_what_runs_and_who_was_seen_lately(rows: Rows, explained: Explained) -> None:
+    rows.all("ALTER TABLE tasks SET (autovacuum_enabled = false)")
+    rows.fill(20_000, status="'succeeded'", finished_at="app_now()")
+    rows.all(
+        """INSERT INTO instances (project, worker_id, instance_id, pool, last_seen)
+           SELECT 'test', 'w', 'i' || n, 'default', app_now() - n * interval '1 minute' FROM generate_series(1, 5000) n"""
+    )
+    rows.all("ANALYZE tasks, instances")
+    (row,) = await watching.pulse(explained, ["test"], 1000, 45)
+    assert row.running == []
+    plan = explained.plan("watching.pulse")
+    assert {"tasks_running", "instances_seen"} <= plan.indexes
+    assert not {"tasks", "instances"} & plan.scanned
+    assert plan.blocks < 200

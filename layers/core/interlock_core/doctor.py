@@ -48,7 +48,7 @@ async def config(database: Database, settings: Settings) -> dict[str, Any]:
     return {
         "streamUrl": settings.stream_url or None,
         "pollSeconds": settings.poll_seconds,
-        "features": sorted([*FEATURES, *(["task-stream", "worker-stream"] if settings.stream_url else [])]),
+        "features": sorted([*FEATURES, *(["project-stream", "task-stream", "worker-stream"] if settings.stream_url else [])]),
         "limits": limits(settings),
         "version": VERSION,
         "epoch": (await database.one(sql.ready()))[0].epoch,

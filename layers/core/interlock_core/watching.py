@@ -1,4 +1,4 @@
-"""What watchers of tasks read: how journals go on, for many tasks in one statement. Changes nothing."""
+"""What watchers read: how journals go on, and what projects do, for many of them in one statement. Changes nothing."""
 
 from __future__ import annotations
 
@@ -24,6 +24,14 @@ async def events(
     """
     asked = [{"id": task_id, "after": after} for task_id, after in watched]
     return await database.one(sql.events(watched=_encode(asked).decode(), most=most, bytes=most_bytes, always=always))
+
+
+async def pulse(database: Database, projects: Sequence[str], most: int, offline_seconds: float) -> list[Row]:
+    """Of each project: `running`, a text per running attempt that starts with its task's id, `most` at most; and `workers`.
+
+    `workers` is another text whenever something that is shown of the project's workers is another, their slots in use aside.
+    """
+    return await database.one(sql.pulse(projects=list(projects), most=most, offline_seconds=offline_seconds))
 
 
 def event_text(row: Row) -> bytes:
