@@ -25,6 +25,7 @@ from psycopg.conninfo import conninfo_to_dict
 import guard
 from data_folder import FolderUnusable, lock_folder, write_private
 from interlock_core.db import Database
+from interlock_core.errors import Unavailable
 from interlock_core.keys import bootstrap
 from interlock_core.migrate import MigrationError, migrate
 from interlock_core.settings import Settings, SettingsError
@@ -183,6 +184,8 @@ async def run_on_schedule(job: Scheduled, database: Database, settings: Settings
     while True:
         try:
             await job.run(database, settings)
+        except Unavailable as error:
+            log.warning("%s could not run: %s", job.name, error)
         except Exception:
             log.exception("%s failed; it runs again in %g s", job.name, every)
         await asyncio.sleep(every)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import psycopg
+import pytest
 
 from support.claimer import Claimer
 from support.dev_service import DevService, StartService
+from support.waiting import wait_until
 
 TASKS = 1000
 CLAIMERS = 8
@@ -87,3 +90,21 @@ def test_no_claim_goes_over_a_concurrency_limit_on_two_nodes(service: DevService
 
     with ThreadPoolExecutor(CLAIMERS) as pool:
         assert sum(pool.map(work_on, [service, second] * (CLAIMERS // 2))) == 200
+
+
+@pytest.mark.slow
+def test_a_node_outlives_a_restart_of_the_database_that_another_one_owns(start_service: StartService) -> None:
+    first = start_service()
+    second = start_service("--database-url", first.info["databaseUrl"])
+    with second.client() as client:
+
+        def submit() -> httpx.Response:
+            return client.post("/v1/tasks", json={"type": "demo/hello", "schemaVersion": 1, "input": 1})
+
+        assert submit().status_code == 201
+        first.kill()
+        refused = wait_until(lambda: answer if (answer := submit()).status_code != 201 else None)
+        assert (refused.status_code, refused.json()["code"], refused.json()["retryable"]) == (503, "UNAVAILABLE", True)
+        first.restart()
+        wait_until(lambda: submit().status_code == 201, timeout=15)
+    assert "Traceback" not in second.output.read_text()
