@@ -199,8 +199,8 @@ class Walk:
 @pytest.mark.parametrize(
     ("seed", "steps"),
     [
-        (1, 400),
-        (2, 400),
+        (1, 300),
+        (2, 300),
         *(pytest.param(seed, 2000, marks=[pytest.mark.slow, pytest.mark.timeout(300)]) for seed in range(10, 13)),
     ],
 )

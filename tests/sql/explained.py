@@ -89,12 +89,21 @@ class Plan:
     @property
     def rows(self) -> int:
         """The most rows that any one node read, those included that it then left out."""
-        return max(
-            int((node.get("Actual Rows", 0) + node.get("Rows Removed by Filter", 0)) * node.get("Actual Loops", 1))
-            for node in self.nodes()
+        return max(_read(node) for node in self.nodes())
+
+    @property
+    def widest(self) -> str:
+        """What that node does."""
+        node = max(self.nodes(), key=_read)
+        return " ".join(
+            str(node.get(name, "")) for name in ("Node Type", "Relation Name", "Index Name", "Function Name", "CTE Name")
         )
 
     @property
     def blocks(self) -> int:
         """Pages that were touched by the node (with all below it) that touched most: writes stand beside the root, not below."""
         return max(int(node.get("Shared Hit Blocks", 0) + node.get("Shared Read Blocks", 0)) for node in self.nodes())
+
+
+def _read(node: dict[str, Any]) -> int:
+    return int((node.get("Actual Rows", 0) + node.get("Rows Removed by Filter", 0)) * node.get("Actual Loops", 1))

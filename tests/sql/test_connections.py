@@ -186,3 +186,4 @@ async def test_b35_exhausted_connections_are_a_retryable_503_and_nothing_is_half
     assert (await play.submit_raw(idempotencyKey="k")).status_code == 201  # normal again, on what there is
     assert (await play.complete(attempt, result=1))["taskStatus"] == "succeeded"
     await database.close()
+    rows.connection.execute(sql.SQL("ALTER DATABASE {} CONNECTION LIMIT -1").format(name))

@@ -8,7 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
+from interlock_core.errors import Unavailable
 from sql.rows import Rows
+from support.clock import Clock
 from support.play import Play, ids
 
 TERMINAL = ("succeeded", "failed", "cancelled", "outcome-unknown")
@@ -86,3 +88,37 @@ async def test_b06_a_cancel_of_queued_work_whose_event_fails_did_not_happen(play
     assert rows.task(task["id"])["status"] == "queued"
     assert (await play.cancel(task["id"]))["status"] == "cancelled"
     assert rows.kinds(task["id"]) == ["submitted", "cancelled"]
+
+
+async def test_b06_a_claim_whose_event_fails_leased_nothing(play: Play, rows: Rows) -> None:
+    task = await play.submit(concurrency={"key": "K", "limit": 1})
+    _fail_once(rows)
+    body = play.claim_body()
+    assert (await play.http.worker.post("/v1/claims", json=body)).status_code == 503
+    assert (rows.task(task["id"])["status"], rows.kinds(task["id"])) == ("queued", ["submitted"])
+    (attempt,) = (await play.http.worker.post("/v1/claims", json=body)).json()[
+        "attempts"
+    ]  # the same claimId: nothing was kept of it
+    assert (attempt["taskId"], attempt["fence"]) == (task["id"], 1)
+
+
+async def test_b06_a_sweep_whose_event_fails_settled_nothing(play: Play, rows: Rows, clock: Clock) -> None:
+    attempt = await play.run()
+    clock.advance(61)
+    before = rows.task(attempt["taskId"])
+    _fail_once(rows)
+    with pytest.raises(Unavailable):
+        await play.sweep()
+    assert rows.task(attempt["taskId"]) == before
+    assert (await play.sweep())["lapsed"] == 1
+    assert rows.kinds(attempt["taskId"]) == ["submitted", "claimed", "lease-expired"]
+
+
+async def test_b06_a_resolution_whose_event_fails_did_not_happen(play: Play, rows: Rows) -> None:
+    attempt = await play.run()
+    await play.complete(attempt, "unknown", error={"code": "NO_ANSWER"})
+    _fail_once(rows)
+    assert (await play.resolve_raw(attempt["taskId"], "succeeded", attempt["attemptId"], result=1)).status_code == 503
+    assert rows.task(attempt["taskId"])["status"] == "outcome-unknown"
+    assert (await play.resolve(attempt["taskId"], "succeeded", attempt["attemptId"], result=1))["duplicate"] is False
+    assert rows.kinds(attempt["taskId"])[-2:] == ["resolved", "succeeded"]

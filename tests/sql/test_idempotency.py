@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
+from interlock_core.settings import Settings
+from service import build_app
+from sql.conftest import MakeDatabase
 from sql.rows import Rows
+from support.api import Http
 from support.clock import Clock
 from support.play import Play
 
@@ -46,6 +51,41 @@ async def test_b21_losers_with_another_body_are_told_so(play: Play, rows: Rows) 
             assert problem["errors"][0]["pointer"] == "/input"
             assert task_id in problem["detail"]
     assert rows.value("SELECT count(*) FROM tasks") == 1
+
+
+@pytest.fixture
+async def second(play: Play, settings: Settings, open_database: MakeDatabase) -> AsyncIterator[Play]:
+    """The same service in another process: its calls share no flight and no connection with those of `play`."""
+    app = build_app(settings)
+    app.state.database = open_database(size=8)
+    async with Http(app) as http:
+        http.producer = http.use(play.http.keys["task-producer"])
+        yield Play(http)
+        await http.producer.aclose()
+
+
+async def test_b21_processes_that_race_for_one_key_make_one_task(play: Play, second: Play, rows: Rows) -> None:
+    bodies = [{"n": n // 2 % 2} for n in range(50)]
+    answers = await asyncio.gather(
+        *((play, second)[n % 2].submit_raw(idempotencyKey="k", input=body) for n, body in enumerate(bodies))
+    )
+    taken = [n for n, a in enumerate(answers) if a.status_code in (200, 201)]
+    assert sorted(answers[n].status_code for n in taken).count(201) == 1
+    (task_id,) = {answers[n].json()["id"] for n in taken}
+    assert len({bodies[n]["n"] for n in taken}) == 1
+    assert {_conflict(a)["taskId"] for n, a in enumerate(answers) if n not in taken} == {task_id}
+    assert rows.value("SELECT count(*) FROM tasks") == 1
+
+
+async def test_b30_processes_that_race_across_the_expiry_make_one_task(
+    play: Play, second: Play, clock: Clock, rows: Rows
+) -> None:
+    clock.hold()
+    await play.complete(await play.run(idempotencyKey="k"), result=1)
+    clock.advance(DAY + 1)
+    answers = await asyncio.gather(*((play, second)[n % 2].submit_raw(idempotencyKey="k") for n in range(20)))
+    assert sorted(a.status_code for a in answers) == [200] * 19 + [201]
+    assert rows.value("SELECT count(*) FROM tasks") == 2
 
 
 async def test_b21_parallel_batches_with_crossing_keys_do_not_deadlock(play: Play, rows: Rows) -> None:
@@ -212,7 +252,6 @@ async def test_b30_retention_keeps_a_task_as_long_as_its_key(play: Play, clock: 
     from dataclasses import replace
 
     from interlock_core import leases
-    from interlock_core.settings import Settings
 
     settings = replace(Settings(), retention_seconds=60)
     database = play.http._app.state.database

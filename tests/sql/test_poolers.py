@@ -97,3 +97,4 @@ async def test_b35_a_burst_of_cold_environments_stays_within_the_connections_the
         assert listener.execute("SELECT 1").fetchone() == (1,)  # the one that listens was never pushed out
     await wait_until_async(lambda: rows.value("SELECT count(*) FROM pg_stat_activity WHERE usename = 'burst'") == 0)
     assert (await play.submit_raw()).status_code == 201
+    rows.connection.execute(sql.SQL("ALTER DATABASE {} CONNECTION LIMIT -1").format(name))

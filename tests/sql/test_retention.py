@@ -58,7 +58,7 @@ async def test_b39_a_run_that_is_cut_keeps_what_it_did(play: Play, rows: Rows) -
 
 
 async def test_b39_a_batch_reads_what_it_deletes_and_no_more(rows: Rows, explained: Explained) -> None:
-    _fill(rows, 20_000, 3)
+    _fill(rows, 8_000, 3)
     rows.all("ANALYZE tasks, journal")
     done = await leases.retain(explained, Settings(), seconds=0.001, batch=500)
     assert done["tasks"] >= 500
