@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -80,6 +81,41 @@ async def test_b48_a_stop_ends_two_hundred_streams_at_once(process: Process, dat
         await _get(process, "/healthz")
 
 
+async def test_b48_a_stop_ends_watchers_and_consoles_too(process: Process, database: Database) -> None:
+    """Also those that are behind, and those whose task goes on."""
+    keys = await bootstrap(database, PROJECT, {})
+    task_id = uuid.uuid4()
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        connection.execute(
+            """INSERT INTO tasks (id, project, type, schema_version, pool, status, priority, input,
+                                  created_at, due_at, effect_scope, journal_seq)
+               VALUES (%(id)s, %(project)s, 'a/b', 1, 'default', 'queued', 0, '{}', now(), now(), %(id)s, 5000)""",
+            {"id": task_id, "project": PROJECT},
+        )
+        connection.execute(
+            """INSERT INTO journal (task_id, seq, at, kind, data)
+               SELECT %s, g, now(), 'log', json_build_object('x', repeat('x', 500))::text FROM generate_series(1, 5000) g""",
+            (task_id,),
+        )
+    path = f"/v1/tasks/{task_id}/stream"
+    unread = [await _request(process, keys["task-producer"], path) for _ in range(20)]
+    streams = [await _request(process, keys["task-producer"], f"{path}?lastEventId=4999") for _ in range(50)]
+    for reader, _ in streams:
+        await reader.readuntil(b"id: 5000\n")
+    consoles = [await _request(process, keys["operator"], "/v1/events/stream") for _ in range(50)]
+    for reader, _ in consoles:
+        await reader.readuntil(b"event: ready\n")
+    assert await _get(process, "/healthz") == {"status": "ok", "streams": 120}
+    process.child.send_signal(signal.SIGTERM)
+    rests = await asyncio.wait_for(asyncio.gather(*(reader.read() for reader, _ in streams + consoles)), 5)
+    assert all(rest.endswith(b"0\r\n\r\n") for rest in rests), "each ends as a whole response"
+    await wait_until_async(lambda: process.child.poll() is not None, 10)
+    assert process.child.returncode == 0, process.output.read_text()
+    assert process.output.read_text() == ""
+    for _, writer in unread + streams + consoles:
+        writer.close()
+
+
 async def test_the_process_goes_on_without_its_database(process: Process, database: Database, database_url: str) -> None:
     """Hints come late or not at all; streams stay open, and health says so."""
     keys = await bootstrap(database, PROJECT, {})
@@ -111,10 +147,14 @@ async def test_a_stream_by_itself_tells_its_own_figures(process: Process, databa
 
 
 async def _open(process: Process, key: str, number: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", process.port)
-    path = f"/v1/stream?workerId=w&instanceId=i{number}&types={TYPE}@1"
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
+    reader, writer = await _request(process, key, f"/v1/stream?workerId=w&instanceId=i{number}&types={TYPE}@1")
     await reader.readuntil(b"event: ready\ndata: {}\n\n")
+    return reader, writer
+
+
+async def _request(process: Process, key: str, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", process.port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
     return reader, writer
 
 
