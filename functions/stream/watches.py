@@ -136,13 +136,15 @@ class Watches:
 
     async def _look(self, due: list[Watched]) -> None:
         for start in range(0, len(due), MAX_TOGETHER):
-            asked = [(watched.id, watched.seen) for watched in due[start : start + MAX_TOGETHER]]
+            asked = {watched.id: watched for watched in due[start : start + MAX_TOGETHER]}
+            places = [(name, watched.seen) for name, watched in asked.items()]
             async with asyncio.timeout(ANSWER_SECONDS):
-                rows = await watching.events(self._database, asked, MAX_EVENTS, LOOK_BYTES)
+                rows = await watching.events(self._database, places, MAX_EVENTS, LOOK_BYTES)
             self.looks += 1
             for name, mine in rows_of(rows).items():
-                if (watched := self._tasks.get(name)) is not None:
-                    self._tell(watched, mine)
+                # One that was left and is watched anew has another place in the journal than the one that was asked for.
+                if self._tasks.get(name) is asked[name]:
+                    self._tell(asked[name], mine)
 
     def _tell(self, watched: Watched, rows: list[Any]) -> None:
         first = rows[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import uuid
 from typing import Any
 
@@ -125,9 +126,9 @@ async def test_b45_consoles_read_again_when_hints_were_lost(service: Service) ->
 
 
 async def test_b47_a_console_that_never_reads_holds_little_and_is_dropped(serve: Serve, database: Database) -> None:
-    def tune(listener: Any) -> None:
-        listener.setsockopt(6, 18, 1000)  # TCP_USER_TIMEOUT
-        listener.setsockopt(1, 7, 4096)  # SO_SNDBUF
+    def tune(listener: socket.socket) -> None:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
     service = await serve(listener=tune, stall_seconds=1.0)
     healthy = await _observe(service)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from typing import Any
 
@@ -10,7 +11,7 @@ import httpx
 import psycopg
 import pytest
 
-from interlock_core import hints
+from interlock_core import hints, watching
 from interlock_core import testpoint as points
 from interlock_core.db import Database
 from stream.conftest import Serve, Service
@@ -159,6 +160,40 @@ async def test_b45_watchers_read_again_when_hints_were_lost(service: Service) ->
     await watch.until("end", timeout=20)
 
 
+async def test_an_answer_for_those_who_left_misleads_nobody_who_came(
+    service: Service, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last watcher goes while the task is looked at, and the next one, who is far behind, comes before the answer."""
+    task = await service.submit()
+    _grow(database, task["id"], 299)
+    first = await service.watch(task["id"], last_event_id="300")
+    watches = service.broadcaster.watches
+    await wait_until_async(lambda: watches._tasks and watches._tasks[task["id"]].seen == 300)
+    looked, look_on, reading, read_on = (asyncio.Event() for _ in range(4))
+    ask = watching.events
+
+    async def hold(*args: Any, always: bool = False) -> Any:
+        rows = await ask(*args, always=always)
+        if rows:
+            (reading if always else looked).set()
+            await (read_on if always else look_on).wait()
+        return rows
+
+    monkeypatch.setattr(watching, "events", hold)
+    _grow(database, task["id"], 1)
+    await looked.wait()
+    await first.close()
+    await wait_until_async(lambda: len(watches) == 0)
+    second = await service.watch(task["id"])
+    await reading.wait()
+    looks = watches.looks
+    look_on.set()
+    await wait_until_async(lambda: watches.looks > looks)
+    read_on.set()
+    await wait_until_async(lambda: second.frames and second.frames[-1].id == "301")
+    assert [int(frame.id) for frame in second.frames] == list(range(1, 302))
+
+
 async def test_watchers_on_another_process_are_told_too(serve: Serve) -> None:
     one, two = await serve(), await serve()
     task = await one.submit()
@@ -251,9 +286,9 @@ async def test_b45_a_database_that_is_away_ends_no_watch(service: Service, datab
 
 
 async def test_b47_watchers_that_never_read_hold_nothing(serve: Serve, database: Database) -> None:
-    def tune(listener: Any) -> None:
-        listener.setsockopt(6, 18, 1000)  # TCP_USER_TIMEOUT
-        listener.setsockopt(1, 7, 4096)  # SO_SNDBUF
+    def tune(listener: socket.socket) -> None:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
     service = await serve(listener=tune, stall_seconds=1.0)
     task = await service.submit()
