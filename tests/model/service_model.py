@@ -23,6 +23,9 @@ class Attempt:
     started: int
     lease_end: int
     deadline: int | None
+    claim: str
+    tokens: int = 1  # how many were given: only the latest counts
+    reported: bool = False
     expired: bool = False  # its expiry was counted
     ended: bool = False
     report: tuple[Any, ...] | None = None  # what ended it, where that was its own report
@@ -103,15 +106,38 @@ class Model:
                 counts[task.key] = counts.get(task.key, 0) + 1
         return counts
 
-    def start(self, task: Task, attempt_id: str, safe: bool) -> Attempt:
+    def start(self, task: Task, attempt_id: str, safe: bool, claim: str) -> Attempt:
         """The claim leased this task."""
         task.status, task.fence = "running", task.fence + 1
         if task.attempt is not None:
             task.attempt.ended = True
         deadline = None if task.timeout is None else self.now + task.timeout
-        lease_end = self.now + task.lease if deadline is None else min(self.now + task.lease, deadline + 30)
-        task.attempt = Attempt(attempt_id, task.fence, safe, self.now, lease_end, deadline)
+        task.attempt = Attempt(attempt_id, task.fence, safe, self.now, self._lease_end(task, deadline), deadline, claim)
         return task.attempt
+
+    def _lease_end(self, task: Task, deadline: int | None) -> int:
+        return self.now + task.lease if deadline is None else min(self.now + task.lease, deadline + 30)
+
+    def repeat(self, claim: str) -> list[tuple[Task, Attempt]]:
+        """The claim's answer was lost: its current attempts, with leases renewed and other tokens."""
+        found = []
+        for task, attempt in self.open_attempts(claim):
+            if task.status == "running" or attempt.deadline is None or attempt.deadline > self.now:
+                self._recover(task, attempt)
+                attempt.lease_end = self._lease_end(task, attempt.deadline)
+                attempt.tokens += 1
+                found.append((task, attempt))
+        return found
+
+    def give_back(self, claim: str) -> dict[str, str]:
+        """The claim's attempts that never reported, given back: attempt → status of its task."""
+        found = [(task, attempt) for task, attempt in self.open_attempts(claim) if not attempt.reported]
+        return {attempt.id: self.report(task, attempt, attempt.tokens, "released", False)[0] for task, attempt in found}
+
+    def open_attempts(self, claim: str) -> list[tuple[Task, Attempt]]:
+        """What the claim leased and nothing has ended."""
+        held = [(t, t.attempt) for t in self.tasks.values() if t.attempt is not None and t.attempt.claim == claim]
+        return [(task, attempt) for task, attempt in held if not attempt.ended and task.status in UNENDED]
 
     def expire(self) -> None:
         """Settles the leases that ended; a claim does so first, a sweep too."""
@@ -144,23 +170,22 @@ class Model:
 
     # reports
 
-    def heartbeat(self, task: Task, attempt: Attempt) -> str | None:
+    def heartbeat(self, task: Task, attempt: Attempt, token: int) -> str | None:
         """What the holder is told: None, `cancel` or `timeout`."""
-        self._check_current(task, attempt)
+        self._check_current(task, attempt, token)
+        attempt.reported = True
         if attempt.deadline is not None and attempt.deadline <= self.now:
             return "timeout"
         self._recover(task, attempt)
-        attempt.lease_end = self.now + task.lease
-        if attempt.deadline is not None:
-            attempt.lease_end = min(attempt.lease_end, attempt.deadline + 30)
+        attempt.lease_end = self._lease_end(task, attempt.deadline)
         return "cancel" if task.cancel_requested else None
 
-    def report(self, task: Task, attempt: Attempt, said: str, *given: Any) -> tuple[str, bool]:
+    def report(self, task: Task, attempt: Attempt, token: int, said: str, *given: Any) -> tuple[str, bool]:
         """(status that it led to, whether it is a repeat) of an outcome, or of `released` with (started,)."""
         report = (said, *given)
-        if attempt.report == report:
+        if attempt.report == report and attempt.tokens == token:
             return attempt.led_to, True
-        self._check_current(task, attempt)
+        self._check_current(task, attempt, token)
         self._recover(task, attempt)
         overdue = attempt.deadline is not None and attempt.deadline <= self.now
         before = task.attempts
@@ -188,8 +213,8 @@ class Model:
             return "failed", "CANCELLED_BY_HANDLER", False
         return ("queued", None, False) if attempt.safe or not started else ("outcome-unknown", "RELEASED_UNSAFE", False)
 
-    def _check_current(self, task: Task, attempt: Attempt) -> None:
-        if attempt.ended or task.attempt is not attempt or task.status not in UNENDED:
+    def _check_current(self, task: Task, attempt: Attempt, token: int) -> None:
+        if attempt.ended or attempt.tokens != token or task.attempt is not attempt or task.status not in UNENDED:
             raise Refused("STALE_ATTEMPT")
 
     def _recover(self, task: Task, attempt: Attempt) -> None:

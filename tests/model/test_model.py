@@ -18,7 +18,9 @@ from support.play import Play, ids
 KEYS = {"K1": 1, "K2": 2}
 VERDICTS = ("succeeded", "failed", "requeue")
 OUTCOMES = ("succeeded", "failed", "retryable", "unknown", "cancelled")
-EACH = ("submit", "claim", "heartbeat", "release", "cancel", "resolve", *OUTCOMES)
+EACH = ("submit", "claim", "repeat", "give-back", "heartbeat", "release", "cancel", "resolve", *OUTCOMES)
+
+Held = tuple[Task, Attempt, int, dict[str, Any]]  # its token is the attempt's n-th
 
 
 @pytest.fixture
@@ -35,13 +37,16 @@ class Walk:
         self.play, self.clock, self.truth = play, clock, truth
         self.chance = random.Random(seed)
         self.model = Model()
-        self.held: list[tuple[Task, Attempt, dict[str, Any]]] = []  # every attempt that was ever handed out
+        self.held: list[Held] = []  # every answer with an attempt that was ever given
+        self.claims: list[tuple[int, dict[str, Any]]] = []  # when, and what was asked
         self.seen: Counter[tuple[str, str]] = Counter()
 
     async def step(self) -> None:
         calls = {
             "submit": 5,
             "claim": 5,
+            "repeat": 1,
+            "give_back": 1,
             "heartbeat": 3,
             "report": 7,
             "release": 2,
@@ -91,7 +96,9 @@ class Walk:
     async def _claim(self, exactly: bool = False) -> None:
         slots, safety = self.chance.randint(1, 4), self.chance.choice(["pure", "non-idempotent"])
         self.model.expire()
-        attempts = await self.play.claim(slots=slots, safety=safety)
+        body = self.play.claim_body(slots=slots, safety=safety)
+        attempts = await self._ask(body)
+        self.claims.append((self.model.now, body))
         given = [self.model.tasks[a["taskId"]] for a in attempts]
         ready = self.model.claimable()
         assert [t for t in ready if t in given] == given, "not the best first, or not claimable"
@@ -103,19 +110,54 @@ class Walk:
         if exactly:
             assert given == self.model.best(slots)
         for task, item in zip(given, attempts, strict=True):
-            attempt = self.model.start(task, item["attemptId"], safety == "pure")
+            attempt = self.model.start(task, item["attemptId"], safety == "pure", body["claimId"])
             assert (item["fence"], item["attemptNumber"], item["maxAttempts"]) == (
                 task.fence,
                 task.attempts + 1,
                 task.max_attempts,
             )
             assert item["cancelRequested"] is task.cancel_requested
-            self.held.append((task, attempt, item))
+            self.held.append((task, attempt, 1, item))
         for key, held in self.model.held().items():
             assert held <= KEYS[key] or not any(t.key == key for t in given)
         self._count("claim", "taken" if given else "refused")
 
-    def _some(self, status: tuple[str, ...]) -> tuple[Task, Attempt, dict[str, Any]] | None:
+    async def _ask(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        answer = await self.play.http.worker.post("/v1/claims", json=body)
+        assert answer.status_code == 200, answer.text
+        found: list[dict[str, Any]] = answer.json()["attempts"]
+        return found
+
+    def _some_claim(self) -> dict[str, Any] | None:
+        """A claim that the service still remembers."""
+        young = [body for at, body in self.claims[-20:] if at > self.model.now - 600]
+        likely = [body for body in young if self.model.open_attempts(body["claimId"])]
+        young = likely if likely and self.chance.random() < 0.7 else young
+        return self.chance.choice(young) if young else None
+
+    async def _repeat(self) -> None:
+        if (body := self._some_claim()) is None:
+            return
+        self.model.expire()
+        wanted = self.model.repeat(body["claimId"])
+        attempts = await self._ask(body)
+        assert [a["attemptId"] for a in attempts] == [attempt.id for _, attempt in wanted]
+        for (task, attempt), item in zip(wanted, attempts, strict=True):
+            assert (item["fence"], item["cancelRequested"]) == (attempt.fence, task.cancel_requested)
+            self.held.append((task, attempt, attempt.tokens, item))
+        self._count("repeat", "taken" if attempts else "refused")
+
+    async def _give_back(self) -> None:
+        if (body := self._some_claim()) is None:
+            return
+        wanted = self.model.give_back(body["claimId"])
+        which = {name: body[name] for name in ("workerId", "instanceId", "claimId")}
+        answer = await self.play.http.worker.post("/v1/attempts/release", json=which)
+        assert answer.status_code == 200, answer.text
+        assert {item["attemptId"]: item["taskStatus"] for item in answer.json()["attempts"]} == wanted
+        self._count("give-back", "taken" if wanted else "refused")
+
+    def _some(self, status: tuple[str, ...]) -> Held | None:
         """An attempt, most often the latest of a task in one of these states."""
         if not self.held:
             return None
@@ -125,33 +167,34 @@ class Walk:
     async def _heartbeat(self) -> None:
         if (some := self._some(("running", "queued", "outcome-unknown"))) is None:
             return
-        task, attempt, item = some
+        task, attempt, token, item = some
         answer = await self.play.heartbeat(item)
-        self._judge("heartbeat", lambda: self.model.heartbeat(task, attempt), answer.get("stop"), answer.get("error"))
+        self._judge("heartbeat", lambda: self.model.heartbeat(task, attempt, token), answer.get("stop"), answer.get("error"))
 
     async def _report(self) -> None:
         if (some := self._some(("running", "queued", "outcome-unknown"))) is None:
             return
-        task, attempt, item = some
+        task, attempt, token, item = some
         said = self.chance.choice(OUTCOMES)
         if attempt.report is not None and self.chance.random() < 0.5:
             said = attempt.report[0]  # a lost answer: the same again
         if said == "released":
-            await self._give_back(task, attempt, item, attempt.report[1] if attempt.report else False)
+            await self._let_go(some, attempt.report[1] if attempt.report else False)
             return
         fields: dict[str, Any] = {} if said == "cancelled" else {"error": {"code": "BAD", "message": "m"}}
         answer = await self.play.complete(item, said, **({"result": 1} if said == "succeeded" else fields))
         told = (answer.get("taskStatus"), answer.get("duplicate"))
-        self._judge(said, lambda: self.model.report(task, attempt, said), told, answer.get("error"))
+        self._judge(said, lambda: self.model.report(task, attempt, token, said), told, answer.get("error"))
 
     async def _release(self) -> None:
         if (some := self._some(("running",))) is not None:
-            await self._give_back(*some, self.chance.random() < 0.5)
+            await self._let_go(some, self.chance.random() < 0.5)
 
-    async def _give_back(self, task: Task, attempt: Attempt, item: dict[str, Any], started: bool) -> None:
+    async def _let_go(self, some: Held, started: bool) -> None:
+        task, attempt, token, item = some
         answer = await self.play.release(item, started=started)
         told = (answer.get("taskStatus"), answer.get("duplicate"))
-        self._judge("release", lambda: self.model.report(task, attempt, "released", started), told, answer.get("error"))
+        self._judge("release", lambda: self.model.report(task, attempt, token, "released", started), told, answer.get("error"))
 
     async def _cancel(self) -> None:
         if self.model.tasks:
@@ -161,7 +204,7 @@ class Walk:
 
     async def _resolve(self) -> None:
         if (some := self._some(("outcome-unknown",))) is not None:
-            task, attempt, _ = some
+            task, attempt, _, _ = some
             verdict = self.chance.choice(VERDICTS)
             fields = {"result": 1} if verdict == "succeeded" else {}
             answer = await self.play.resolve_raw(task.id, verdict, attempt.id, **fields)
@@ -209,14 +252,16 @@ async def test_random_walks_agree_with_the_model(
 ) -> None:
     clock.hold()
     walk = Walk(play, clock, truth, seed)
-    for n in range(steps):
+    for n in range(3 * steps):
         try:
             await walk.step()
         except AssertionError as error:
             raise AssertionError(f"seed {seed}, step {n}: {error}") from error
-    never = [(name, answer) for name in EACH for answer in ("taken", "refused") if not walk.seen[name, answer]]
+        never = [(name, answer) for name in EACH for answer in ("taken", "refused") if not walk.seen[name, answer]]
+        if n >= steps and not never:
+            break
     assert never == [], "not every call was both taken and refused"
-    for task, _, item in walk.held[-5:]:
+    for task, _, _, item in walk.held[-5:]:
         assert ids(item)["taskId"] == task.id
         kinds = await play.kinds(task.id)
         assert kinds.count("claimed") == task.fence
