@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 EffectSafety = Literal["pure", "idempotent", "non-idempotent"]
 LeaseDoubt = Literal["finish", "cancel"]
+Isolation = Literal["thread", "process"]
 
 TYPE_FORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 WORKER_ID_FORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -37,6 +38,7 @@ class Handler:
     description: str | None = None
     on_lease_doubt: LeaseDoubt | None = None
     contract: TaskContract[Any, Any] | None = None
+    isolation: Isolation = "thread"
 
     def __post_init__(self) -> None:
         check_type(self.type, self.schema_version)
@@ -47,6 +49,10 @@ class Handler:
             )
         if self.on_lease_doubt not in (None, *get_args(LeaseDoubt)):
             raise ValueError(f"on_lease_doubt is finish or cancel, got {self.on_lease_doubt!r}")
+        if self.isolation not in get_args(Isolation):
+            raise ValueError(f"isolation is thread or process, got {self.isolation!r}")
+        if self.isolation == "process" and self.is_async:
+            raise ValueError('isolation="process" is for sync handlers: a coroutine shares the loop of this process')
         if self.max_concurrent is not None and self.max_concurrent < 1:
             raise ValueError("max_concurrent is at least 1")
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 from interlock.attempt import Attempt, InputRefused
 from interlock.context import TaskContext
+from interlock.isolation import Children
 from interlock.json_text import clean_text, has_surrogate
 from interlock.outcome import Outcome, Release, conclude_error, conclude_return, refuse_input
 
@@ -139,6 +140,7 @@ class Runner:
         self._news = news
         self._threads = Threads(threads, self._run_sync)
         self._loop = Loop(self._run_async)
+        self._children = Children(worker_id, news)
         self._tasks: set[asyncio.Task[None]] = set()
         self.result_bytes = 256 * 1024
 
@@ -157,9 +159,13 @@ class Runner:
         """End the threads that no handler holds."""
         self._threads.close()
         self._loop.close()
+        self._children.close()
 
     def _run_sync(self, attempt: Attempt) -> None:
         if not self._begin(attempt):
+            return
+        if attempt.handler.isolation == "process":
+            self._finish(attempt, self._children.run(attempt, self.result_bytes))
             return
         try:
             value = contextvars.copy_context().run(attempt.handler.fn, attempt.read_input(), attempt.context)

@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 
 from interlock.client import Client
 from interlock.contract import TaskContract
-from interlock.handler import WORKER_ID_FORM, EffectSafety, Handler, LeaseDoubt
+from interlock.handler import WORKER_ID_FORM, EffectSafety, Handler, Isolation, LeaseDoubt
+from interlock.isolated import is_child
+from interlock.isolation import check_isolated
 from interlock.life import Life, Plan
 from interlock.retry import Retry
 from interlock.settings import state_folder
@@ -82,6 +84,7 @@ class TaskWorker:
         start_deadline: float | timedelta | None = None,
         description: str | None = None,
         on_lease_doubt: LeaseDoubt | None = None,
+        isolation: Isolation = "thread",
     ) -> Callable[[Function], Function]:
         """Decorate the function that runs the tasks of one type and version: `fn(input, ctx)`, sync or async.
 
@@ -90,7 +93,8 @@ class TaskWorker:
         `UnknownOutcome` or `Cancelled`; anything else fails the task, unless `retry.on` names it. `effect_safety` says
         what a second run would do: nothing outside (`pure`), the same again under effect keys (`idempotent`), harm
         (`non-idempotent`). `timeout` is the longest one attempt may run, `max_concurrent` a limit of this handler's own.
-        Raises ValueError for what cannot be served.
+        `isolation="process"` runs a sync function in a child process, which is killed where it does not stop when asked
+        to, and whose crash costs one attempt; the function must be importable. Raises ValueError for what cannot be served.
         """
         contract = type if isinstance(type, TaskContract) else None
         name, version = (type.type, type.schema_version) if isinstance(type, TaskContract) else (type, schema_version)
@@ -98,7 +102,7 @@ class TaskWorker:
         def register(fn: Function) -> Function:
             handler = Handler(
                 name, version, fn, effect_safety, retry, to_seconds(timeout), max_concurrent, to_seconds(lease),
-                to_seconds(start_deadline), description, on_lease_doubt, contract,
+                to_seconds(start_deadline), description, on_lease_doubt, contract, isolation,
             )  # fmt: skip
             if handler.key in self._handlers:
                 raise ValueError(f"{name}@{version} has a handler already")
@@ -115,14 +119,16 @@ class TaskWorker:
         Returns when everything is reported or given back. Raises ApiError where the service refuses the worker at its
         start (a wrong key, say), SpoolLocked or SpoolError for the spool, ConfigurationError for URL or key.
         """
+        if is_child():
+            return
         with Signals() as signals:
             life = self._begin()
             while not life.ended.is_set():
                 try:
-                    heard = signals.wait(0.2)
-                except KeyboardInterrupt:  # Ctrl-C where it cannot be caught as a signal, between two waits
-                    heard = True
-                if heard:
+                    while not life.ended.is_set():
+                        if signals.wait(0.2):
+                            life.begin_drain(hurry=life.drain_begun.is_set())
+                except KeyboardInterrupt:  # Ctrl-C where it cannot be caught as a signal: it may come at any line
                     life.begin_drain(hurry=life.drain_begun.is_set())
         life.check()
 
@@ -131,6 +137,8 @@ class TaskWorker:
 
         Raises what `run` raises at its start. A service that cannot be reached is no error: it is asked again for ever.
         """
+        if is_child():
+            return
         life = self._begin()
         life.settled.wait()
         life.check()
@@ -162,6 +170,9 @@ class TaskWorker:
     def _begin(self) -> Life:
         if not self._handlers:
             raise ValueError("the worker has no handler: declare one with @worker.handle(…)")
+        for handler in self._handlers.values():
+            if handler.isolation == "process":
+                check_isolated(handler)
         with self._lock:
             if self._life is not None and not self._life.ended.is_set():
                 raise RuntimeError("the worker runs already")

@@ -1,0 +1,158 @@
+"""The inside of a child process that runs handlers (`isolation="process"`); `isolation` is the other end of the pipe.
+
+Main thread: one handler after the other. A thread beside it hears "stop", and ends the process when the worker is gone.
+The lease token stays with the worker: a child knows what a handler may know.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import multiprocessing
+import os
+import pickle
+import queue
+import signal
+import threading
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, cast
+
+from interlock.attempt import Attempt, InputRefused, StopReason
+from interlock.context import TaskContext
+from interlock.handler import Handler
+from interlock.json_text import clean_text
+from interlock.notes import Notes, storable
+from interlock.outcome import Outcome, Release, conclude_error, conclude_return, refuse_input, write_error
+
+CHILD = "interlock-handler-process"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One attempt to be run: its claim without the lease token."""
+
+    handler: bytes  # pickled by itself: a module that cannot be imported costs the attempt, not the process
+    claim: Mapping[str, Any]
+    deadline: float | None
+    worker_id: str
+    result_bytes: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How it ended: the report's fields behind the ids, or None where the attempt is given back for `status`."""
+
+    status: str
+    fields: bytes | None
+    failure: str | None = None
+
+
+def is_child() -> bool:
+    """Whether this process runs handlers for a worker: it imports the worker's program, and must not serve itself."""
+    process = multiprocessing.current_process()
+    # So do the processes that a handler starts by multiprocessing, while they import the program.
+    return process.name == CHILD or bool(getattr(process, "_inheriting", False))
+
+
+class Forward:
+    """Stands for the notes of an attempt: what a handler tells goes to the worker."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._lock = threading.Lock()
+
+    def set_progress(self, percent: float | None, message: str | None) -> None:
+        """As Notes.set_progress."""
+        self._send(("progress", percent, None if message is None else str(message)))
+
+    def add_line(self, level: str, message: str, fields: Mapping[str, Any] | None) -> None:
+        """As Notes.add_line."""
+        self._send(("log", level, message, storable(fields) if fields else None))
+
+    def send_begin(self) -> None:
+        """Tell that the handler is called now."""
+        self._send(("begun",))
+
+    def send_end(self, ended: Ended) -> None:
+        """Tell the end."""
+        self._send(("ended", ended))
+
+    def _send(self, message: tuple[Any, ...]) -> None:
+        with self._lock:
+            self._pipe.send(message)
+
+
+class Child:
+    """The process. `serve` runs jobs until the worker closes the pipe."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._attempt: Attempt | None = None
+        self._stopped: StopReason | None = None
+        self._lock = threading.Lock()
+
+    def serve(self) -> None:
+        """Run one job after the other."""
+        threading.Thread(target=self._listen, name="interlock-listen", daemon=True).start()
+        forward = Forward(self._pipe)
+        while True:
+            job = self._jobs.get()
+            forward.send_end(self._run(job, forward))
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                message = self._pipe.recv()
+                with self._lock:
+                    if isinstance(message, Job):
+                        self._stopped, self._attempt = None, None
+                        self._jobs.put(message)
+                    elif self._attempt is not None:
+                        self._attempt.stop(message)
+                    else:
+                        self._stopped = message
+        except (EOFError, OSError):
+            os._exit(1)  # The worker is gone: nobody is left to tell, and what runs here is no longer watched.
+
+    def _run(self, job: Job, forward: Forward) -> Ended:
+        try:
+            handler: Handler = pickle.loads(job.handler)  # noqa: S301 (from our own worker)
+        except Exception:
+            text = "the handler cannot be imported in its process"
+            return Ended("retryable", write_error("PROCESS_NOT_STARTED", text), traceback.format_exc())
+        attempt = Attempt({**job.claim, "leaseToken": ""}, handler, 0.0, 0.0, "")
+        attempt.deadline = job.deadline
+        attempt.notes = cast("Notes", forward)
+        attempt.context = TaskContext(attempt, job.worker_id, lambda: None)
+        attempt.started = True
+        with self._lock:
+            self._attempt = attempt
+            if self._stopped is not None:
+                attempt.stop(self._stopped)
+        failure: str | None = None
+        ended: Outcome | Release
+        try:
+            value = attempt.read_input()
+            forward.send_begin()
+            value = contextvars.copy_context().run(handler.fn, value, attempt.context)
+        except InputRefused as refused:
+            ended = refuse_input(attempt, refused.reason)
+        except BaseException as error:  # a handler may raise anything, SystemExit included
+            ended = conclude_error(attempt, error)
+            failure = clean_text("".join(traceback.format_exception(type(error), error, error.__traceback__)), 65_536)
+        else:
+            ended = conclude_return(attempt, value, job.result_bytes)
+        if isinstance(ended, Release):
+            return Ended(ended.reason, None)
+        return Ended(ended.status, ended.body[len(attempt.ids) :], failure if ended.status in ("failed", "unknown") else None)
+
+
+def main(pipe: Connection) -> None:
+    """The child's program."""
+    # Signals to the whole group (Ctrl-C, a service manager's SIGTERM) drain the worker; it ends its children itself.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    Child(pipe).serve()
