@@ -269,6 +269,22 @@ async def test_a_task_that_is_gone_ends_its_streams(service: Service, database: 
     await watch.until_ended(5)
 
 
+async def test_a_journal_that_was_set_back_ends_its_streams_and_is_told_anew(service: Service, database: Database) -> None:
+    """A database restored from a copy: what readers were told may never have happened."""
+    task = await service.submit()
+    _grow(database, task["id"], 3)
+    watch = await service.watch(task["id"])
+    await watch.until("log", 3)
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        connection.execute("DELETE FROM journal WHERE seq > 2")
+        connection.execute("UPDATE tasks SET journal_seq = 2")
+    await watch.until_ended(5)
+    assert watch.count("end") == 0
+    again = await service.watch(task["id"], last_event_id=watch.frames[-1].id)
+    await again.until("log")
+    assert again.kinds() == ["reset", "submitted", "log"]
+
+
 async def test_b45_a_database_that_is_away_ends_no_watch(service: Service, database: Database) -> None:
     task = await service.submit()
     (attempt,) = await service.claim("i")
