@@ -262,3 +262,15 @@ async def test_b16_two_processes_of_one_worker_id_are_two_in_the_fleet(play: Pla
     view = (await play.http.operator.get("/v1/workers/greeter")).json()
     assert sorted(i["instanceId"] for i in view["instances"]) == ["one", "two"]
     assert (view["slots"], view["state"]) == (4, "ready")
+
+
+async def test_a_heartbeat_that_comes_after_the_goodbye_does_not_bring_a_process_back(play: Play, clock: Clock) -> None:
+    await play.claim()
+    assert (await play.http.worker.delete("/v1/workers/tester/instances/one")).status_code == 200
+    clock.advance(6)
+    body = {"workerId": "tester", "instanceId": "one", "draining": True, "attempts": []}
+    assert (await play.http.worker.post("/v1/attempts/heartbeat", json=body)).status_code == 200
+    answer = await play.http.operator.get("/v1/workers/tester")
+    assert answer.status_code == 404 or answer.json()["state"] == "offline"
+    task = await play.submit()
+    assert (task["waiting"]["reason"], task["waiting"]["detail"][:9]) == ("no-worker", "no worker")

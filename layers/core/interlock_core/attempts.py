@@ -293,7 +293,7 @@ def _stale(verdict: Row) -> str:
         return "there is no such task any more"
     if verdict.ended_by is not None:
         return f"the attempt was ended ({verdict.ended_by}); the task is {verdict.status}"
-    return f"the attempt, fence and token are not the task's current ones; the task is {verdict.status}"
+    return f"attempt, fence and token together are not those of the task's current attempt; the task is {verdict.status}"
 
 
 async def _after_end(database: Database, project: str, rows: list[Row], told: bool = False) -> None:

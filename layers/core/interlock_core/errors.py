@@ -115,7 +115,7 @@ class ScopeDenied(Problem):
 
 
 class NotFound(Problem):
-    code, status, title = "NOT_FOUND", 404, "There is no such object in this project"
+    code, status, title = "NOT_FOUND", 404, "Not found"
     default_next = "Check the id, and that the key belongs to the project of the object."
 
 
@@ -131,7 +131,7 @@ class MethodNotAllowed(Problem):
 
 class StaleAttempt(Problem):
     code, status, title = "STALE_ATTEMPT", 409, "The attempt is no longer current"
-    default_next = "Stop reporting for this attempt; its task has moved on without it."
+    default_next = "Stop reporting for this attempt, and do not take the refusal for success; the task's journal says who goes on."
 
 
 class EpochChanged(Problem):

@@ -156,7 +156,7 @@ async def resolve(
     if not verdict.changed and not verdict.repeated:
         if verdict.before == "outcome-unknown":
             raise TaskNotUnknown(f"the unknown attempt is {verdict.attempt_id}, not {request.attempt_id}")
-        raise TaskNotUnknown(f"the task is {verdict.before}")
+        raise TaskNotUnknown(f"the task is {verdict.before}", next="Read the task; there is nothing to resolve.")
     if verdict.changed:
         await admission.admit(database, key.project, [verdict.concurrency_key])
         ready = [(f"{verdict.type}@{verdict.schema_version}", verdict.pool, 1, 0.0)] if row.status == "queued" else []

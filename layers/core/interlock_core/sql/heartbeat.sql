@@ -61,10 +61,11 @@ item AS MATERIALIZED (
 SELECT attempt_id, lease_expires_at, cancel_requested, overdue, status, too_often, concurrency_key, recovered FROM moved
 
 -- :: alive
-UPDATE instances SET last_seen = app_now(), ended_at = NULL,
+-- An instance that has ended stays ended: a heartbeat that was overtaken by its goodbye does not bring it back.
+UPDATE instances SET last_seen = app_now(),
     draining = coalesce(%(draining)s, draining), slots = coalesce(nullif(%(slots)s::integer, 0), slots)
-WHERE project = %(project)s AND worker_id = %(worker_id)s AND instance_id = %(instance_id)s
-  AND (last_seen < app_now() - interval '5 seconds' OR ended_at IS NOT NULL
+WHERE project = %(project)s AND worker_id = %(worker_id)s AND instance_id = %(instance_id)s AND ended_at IS NULL
+  AND (last_seen < app_now() - interval '5 seconds'
        OR draining <> coalesce(%(draining)s, draining) OR slots <> coalesce(nullif(%(slots)s::integer, 0), slots))
 
 -- :: state

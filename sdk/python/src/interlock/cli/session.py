@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import traceback
 
 from interlock.cli.output import Output
 from interlock.cli.plain import show_plainly
@@ -61,6 +62,9 @@ class ErrorLog(logging.Handler):
         """Write one record; a log that cannot be written stops nothing."""
         try:
             self.out.notice(f"{record.levelname.lower()}: {show_plainly(record.getMessage())}")
+            if record.exc_info and record.exc_info[1] is not None:  # what a handler raised: where it did is what one looks for
+                for line in "".join(traceback.format_exception(*record.exc_info)).splitlines():
+                    self.out.notice(f"  {show_plainly(line)}")
         except Exception:
             self.handleError(record)
 
@@ -77,7 +81,5 @@ def show_log(out: Output, *, verbose: bool) -> None:
 
 def show_traceback() -> None:
     """The traceback of the error at hand, on standard error, harmlessly."""
-    import traceback  # noqa: PLC0415 (rarely needed)
-
     for line in traceback.format_exc().splitlines():
         sys.stderr.write(show_plainly(line) + "\n")
