@@ -50,13 +50,15 @@ async def test_b31_aborted_calls_leave_the_pool_whole_and_nothing_half_done(
 ) -> None:
     database = Database(database_url, size=5)
     _use(play, database)
-    await play.submit()
+    watched = await play.submit(delaySeconds=3600)
     chance = random.Random(31)
     calls = 0
 
     async def call(n: int) -> httpx.Response:
         if n % 3 == 0:
             return await play.submit_raw(idempotencyKey=f"k{n}", concurrency={"key": "K", "limit": 3})
+        if n % 12 == 5:
+            return await play.http.producer.get(f"/v1/tasks/{watched['id']}?waitSeconds=5")
         if n % 3 == 1:
             return await play.http.worker.post("/v1/claims", json=play.claim_body(slots=3, instance=f"i{n % 4}"))
         return await play.http.producer.get("/v1/tasks?limit=5")
@@ -187,3 +189,35 @@ async def test_b35_exhausted_connections_are_a_retryable_503_and_nothing_is_half
     assert (await play.complete(attempt, result=1))["taskStatus"] == "succeeded"
     await database.close()
     rows.connection.execute(sql.SQL("ALTER DATABASE {} CONNECTION LIMIT -1").format(name))
+
+
+async def test_b35_a_busy_pool_is_a_retryable_503(play: Play, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Database(database_url, size=1)
+    _use(play, database)
+    await play.submit()
+    monkeypatch.setattr(db, "WAIT_SECONDS", 0.1)
+    async with database.connection():
+        answer = await play.submit_raw(idempotencyKey="k")
+        assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (503, "UNAVAILABLE", True)
+    assert (await play.submit_raw(idempotencyKey="k")).status_code == 201
+    await database.close()
+
+
+async def test_b36_a_table_that_a_migration_holds_is_a_retryable_503(play: Play, database_url: str) -> None:
+    attempt = await play.run()
+    database = Database(database_url + "?options=-c%20lock_timeout%3D100ms", size=2)
+    _use(play, database)
+    with psycopg.connect(database_url) as migration:
+        migration.execute("LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE")
+        body = {"completions": [{**ids(attempt), "outcome": "succeeded"}]}
+        calls = [
+            play.submit_raw(idempotencyKey="k"),
+            play.http.worker.post("/v1/claims", json=play.claim_body()),
+            play.http.worker.post("/v1/attempts/complete", json=body),
+            play.http.producer.get(f"/v1/tasks/{attempt['taskId']}"),
+        ]
+        for answer in await asyncio.gather(*calls):
+            assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (503, "UNAVAILABLE", True)
+    assert (await play.submit_raw(idempotencyKey="k")).status_code == 201
+    assert (await play.complete(attempt))["taskStatus"] == "succeeded"
+    await database.close()

@@ -13,7 +13,7 @@ from sql.conftest import MakeDatabase
 from sql.rows import Rows
 from support.clock import Clock
 from support.play import Play
-from support.waiting import wait_until, wait_until_async
+from support.waiting import wait_until
 
 LAPSED = ["submitted", "claimed", "lease-expired"]
 
@@ -76,29 +76,3 @@ async def test_b03_a_type_that_no_live_worker_serves_is_requeued_under_its_own_p
     view = await play.get(task["id"])
     assert (view["status"], view["attempts"]) == ("queued", 1)
     assert rows.value("SELECT extract(epoch FROM due_at - app_now())::integer FROM tasks") == 30
-
-
-async def test_b20_a_cancel_that_commits_while_the_sweep_waits_is_seen(
-    play: Play, clock: Clock, rows: Rows, database_url: str
-) -> None:
-    """The sweep reads its clock after its snapshot: here it waits there until somebody else has written the row."""
-    (task_id,) = await _lapse(play, clock, 1)
-    rows.all(
-        "CREATE OR REPLACE FUNCTION app_now() RETURNS timestamptz LANGUAGE plpgsql AS"
-        " $$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN (SELECT clock_timestamp() + shift FROM test_clock); END $$"
-    )
-    with psycopg.connect(database_url, autocommit=True) as gate:
-        gate.execute("SELECT pg_advisory_lock(7)")
-        settling = asyncio.ensure_future(play.http._app.state.database.one(leases.expire_sql.lapsed(groups=_groups())))
-        await wait_until_async(
-            lambda: rows.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == 1
-        )
-        rows.all("UPDATE tasks SET cancel_requested = true")
-        gate.execute("SELECT pg_advisory_unlock(7)")
-        (row,) = await settling
-    assert row.status == "cancelled"
-    assert rows.kinds(task_id) == ["submitted", "claimed", "lease-expired", "cancelled"]
-
-
-def _groups() -> str:
-    return '[{"project": "test", "type": "demo/hello", "schema_version": 1, "pool": "default"}]'
