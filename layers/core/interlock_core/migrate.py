@@ -74,7 +74,10 @@ def _apply(connection: psycopg.Connection[tuple[object, ...]], path: Path) -> bo
     row = connection.execute("SELECT hash FROM migrations WHERE name = %s", [path.name]).fetchone()
     if row is not None:
         if row[0] != digest:
-            raise MigrationError(f"{path.name} was changed after it was applied; add a new migration instead")
+            raise MigrationError(
+                f"this database was made by another state of {path.name}. Go on with the version that made it, or use another database"
+                " (a local one: another --data folder). Whoever edits migrations: an applied one stays as it is; add a new file."
+            )
         return False
     connection.execute(text)
     connection.execute("INSERT INTO migrations (name, hash) VALUES (%s, %s)", [path.name, digest])
