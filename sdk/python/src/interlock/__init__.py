@@ -3,8 +3,10 @@
     producer = TaskProducer();  producer.submit("demo/hello", 1, {"name": "Ada"}).result(timeout=60)
     worker = TaskWorker(worker_id="hello");  @worker.handle("demo/hello", 1, effect_safety="pure")
 
-To read: `producer` and `task` for who submits; `worker`, then `ledger` (what it holds), `exchange` (claim and report),
-`running` (handlers), `renewal` (leases), `stream` (hints), `spool` (outcomes on disk) for who runs; `client` below both.
+To read: `producer` and `task` for who submits, `waiting` and `watching` for who wants to know, `async_producer` for event
+loops, `operator` for who is in charge, `contract` for typed tasks; `worker`, then `ledger` (what it holds), `exchange` (claim
+and report), `running` (handlers; `isolation` those in processes), `renewal` (leases), `stream` (hints), `spool` (outcomes on
+disk) for who runs; `client` below all.
 """
 
 from interlock.async_producer import AsyncTaskHandle, AsyncTaskProducer, AsyncWatch

@@ -165,7 +165,10 @@ class Runner:
         if not self._begin(attempt):
             return
         if attempt.handler.isolation == "process":
-            self._finish(attempt, self._children.run(attempt, self.result_bytes))
+            try:
+                self._finish(attempt, self._children.run(attempt, self.result_bytes))
+            except Exception as error:  # An attempt that nobody ends would be renewed for ever.
+                self._end_with(attempt, error)
             return
         try:
             value = contextvars.copy_context().run(attempt.handler.fn, attempt.read_input(), attempt.context)

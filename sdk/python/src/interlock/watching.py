@@ -90,8 +90,8 @@ class Watch:
     def _follow(self) -> Iterator[JournalEvent]:
         """The events of a stream until it ends; none where there is no stream."""
         url = self._host.find()
-        if url is None:
-            self._stream_at = time.monotonic() + ASK_STREAM_AGAIN
+        if url is None:  # There is none, or the service could not be asked: what it answered is remembered.
+            self._stream_at = time.monotonic() + self._backoff.next()
             return
         told = self.after
         try:
