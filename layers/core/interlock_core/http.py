@@ -362,7 +362,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
         if error.headers and "Allow" in error.headers:
             response.headers["allow"] = error.headers["Allow"]
         return response
-    return _refuse(NotFound("there is no such path in this service", next="See GET /openapi.json for the paths of this service."), uuid4().hex)
+    return _refuse(NotFound("there is no such path", next="See GET /openapi.json for the paths of this service."), uuid4().hex)
 
 
 async def _crashed(_request: Request, _error: Exception) -> Response:
