@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from interlock.cli import doctor, fleet, keys, settle, submit, tasks, watch, worker
+from interlock.cli import bulk, controls, doctor, fleet, keys, settle, submit, tasks, watch, worker, workers
 from interlock.cli.exits import CommandFailed, ExitCode, exit_code, exit_table
+from interlock.cli.options import command
 from interlock.cli.output import Output
 from interlock.cli.session import show_traceback
 from interlock.cli.streams import OutputClosed
@@ -20,7 +21,22 @@ SETTINGS = """\
 Environment:
   INTERLOCK_URL           the service
   INTERLOCK_PRODUCER_KEY  submits, reads, cancels (likewise _WORKER_KEY, _OPERATOR_KEY, _METRICS_KEY, _ADMIN_KEY)
-  INTERLOCK_PROFILE       a profile of ~/.config/interlock/profiles.json to take both from"""
+  INTERLOCK_PROFILE       a profile of ~/.config/interlock/profiles.json to take both from
+  --url, --key and --profile come before these. Other users may see arguments: keep keys out of them.
+
+What is typed:
+  durations               90, 1.5s, 15m, 2h, 7d; times are RFC 3339, or a duration from now (in filters: ago)
+  JSON                    as it stands, @file, or - for standard input; it is sent as written, every digit of it
+  TYPE                    group/name, or group/name@2 with its version
+
+With --json standard output holds JSON and nothing else; notices go to standard error:
+  most commands           one document: the service's answer
+  lists                   {"items", "nextCursor"}
+  tasks watch             one event a line, at last {"kind": "end", "status", "settled", "task"}
+  worker run              a line of kind "started", and one of kind "stopped"
+  tasks doctor            {"severity", "exitCode", "findings": [{"check", "severity", "fact", "next"}], "service"}
+  a failure               {"error": {"exitCode", "exit", "message", "next", "code", "status", "requestId", "errors"}}
+Control, ANSI, bidirectional and invisible characters of others are shown as escapes, in words and in JSON."""
 
 EPILOG = f"\b\n{SETTINGS}\n\n\b\nExit status:\n{exit_table()}"
 
@@ -37,12 +53,16 @@ def build() -> typer.Typer:
     )
     app.callback()(start)
     tasks_group = tasks.group
-    for part in (submit, watch, settle, fleet, doctor):
+    for part in (submit, watch, settle, fleet, controls, doctor):
         part.add_to(tasks_group)
     app.add_typer(tasks_group, name="tasks")
+    tasks_group.add_typer(bulk.group, name="bulk")
     app.add_typer(worker.group, name="worker")
+    app.add_typer(workers.group, name="workers")
     app.add_typer(keys.keys_group, name="keys")
     app.add_typer(keys.projects_group, name="projects")
+    app.add_typer(controls.limits_group, name="limits")
+    command(app, "audit")(controls.audit)
     return app
 
 

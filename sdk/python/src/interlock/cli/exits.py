@@ -24,6 +24,7 @@ class ExitCode(IntEnum):
     ATTENTION = 11
     BROKEN = 12
     SPOOL = 13
+    DECLINED = 14
     INTERRUPTED = 130
     OUTPUT_CLOSED = 141
     TERMINATED = 143
@@ -44,6 +45,7 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.ATTENTION: "doctor: something needs attention",
     ExitCode.BROKEN: "doctor: something is broken",
     ExitCode.SPOOL: "the spool folder cannot be read or used",
+    ExitCode.DECLINED: "asked whether to do it, somebody said no; nothing was done",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
     ExitCode.OUTPUT_CLOSED: "the reader of the output went away",
     ExitCode.TERMINATED: "ended by SIGTERM (worker run drains instead, and ends with 0)",

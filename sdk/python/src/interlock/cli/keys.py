@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from enum import Enum
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
@@ -15,11 +13,13 @@ from interlock.cli.lists import All, Limit, show_list
 from interlock.cli.options import command, make_group
 from interlock.cli.session import Session, has_key
 from interlock.cli.show import moment
-from interlock.cli.values import read_instant, read_list
+from interlock.cli.values import read_duration, read_instant, read_list
 from interlock.client import Client
+from interlock.reading import path_of
 from interlock.settings import KEY_VARIABLES
+from interlock.submission import make_key
 
-keys_group = make_group("Make, list and revoke keys.")
+keys_group = make_group("Make, list, rotate and revoke keys.")
 projects_group = make_group("Make and list projects.")
 
 
@@ -59,9 +59,14 @@ def new_key(
         "maySchedule": may_schedule or None,
         "expiresAt": read_instant(expires_at, "--expires-at", past=False),
         # So that a repeat after a lost answer does not make a second key that nobody knows of.
-        "idempotencyKey": idempotency_key or f"auto-{uuid.uuid4()}",
+        "idempotencyKey": idempotency_key or make_key(),
     }
     made = minter(session, kind, project).request("POST", "/v1/keys", json=without_absent(body))
+    show_secret(session, made)
+
+
+def show_secret(session: Session, made: Mapping[str, Any]) -> None:
+    """The new key, once. Raises CommandFailed where its secret was told before."""
     if not made.get("key"):
         raise CommandFailed(
             f"the key {made.get('id')} was made before, and its secret is told only once",
@@ -75,7 +80,7 @@ def new_key(
     session.out.notice(
         f"{made.get('kind')} key {made.get('id')} of project {made.get('project') or '(all)'}; it is not shown again."
     )
-    session.out.notice(f"Keep it as {KEY_VARIABLES[kind.value]}.")
+    session.out.notice(f"Keep it as {KEY_VARIABLES.get(str(made.get('kind')), 'its variable')}.")
 
 
 def minter(session: Session, kind: Kind, project: str | None) -> Client:
@@ -109,13 +114,31 @@ NARROWINGS = (("types", "types"), ("pools", "pools"), ("workers", "workerIds"))
 @command(keys_group, "revoke")
 def revoke_key(session: Session, key_id: Annotated[str, typer.Argument(metavar="ID", help="The key's id, not the key.")]) -> None:
     """Revoke a key; it is refused everywhere within seconds. Needs an operator key."""
-    answer = session.client("operator").request("POST", f"/v1/keys/{quote(key_id, safe='')}/revoke", json={})
+    answer = session.client("operator").request("POST", path_of("keys", key_id, "revoke"), json={})
     if session.out.json:
         session.out.document(answer)
     else:
         session.out.lines(f"{answer.get('id')} {answer.get('name')} revoked {moment(answer.get('revokedAt'))}")
     if answer.get("duplicate"):
         session.out.notice("it had been revoked before")
+
+
+@command(keys_group, "rotate")
+def rotate_key(
+    session: Session,
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the key to replace, not the key.")],
+    overlap: Annotated[str, typer.Option(metavar="S", help="How long the old key lives on (0, 90, 15m, 2h, 7d).")],
+    idempotency_key: Annotated[str | None, typer.Option(metavar="K", help="The same key rotates once.")] = None,
+) -> None:
+    """Make a key with the rights of another, which lives on for a while. The new one is shown here and never again.
+
+    Needs an operator key.
+    """
+    seconds = read_duration(overlap, "--overlap")
+    body = {"overlapSeconds": seconds, "idempotencyKey": idempotency_key or make_key()}
+    made = session.client("operator").request("POST", path_of("keys", key_id, "rotate"), json=body)
+    show_secret(session, made)
+    session.out.notice(f"The old key, {key_id}, works for {overlap} more{'' if overlap[-1:].isalpha() else ' seconds'}.")
 
 
 @command(projects_group, "new")

@@ -1,4 +1,4 @@
-"""`interlock tasks cancel | resolve`: a person's word on a task."""
+"""`interlock tasks cancel | rerun | resolve`: a person's word on a task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from interlock.cli.session import READERS, Session
 from interlock.cli.show import View, failure_text, moment, state_text, type_of
 from interlock.cli.tasks import TaskId
 from interlock.cli.values import bad, read_json, splice
-from interlock.producer import task_path
+from interlock.errors import Unreachable
+from interlock.reading import task_path
+from interlock.submission import make_key
 
 
 class Resolution(str, Enum):
@@ -27,6 +29,7 @@ class Resolution(str, Enum):
 def add_to(group: typer.Typer) -> None:
     """Add the commands to their group."""
     command(group, "cancel")(cancel)
+    command(group, "rerun")(rerun)
     command(group, "resolve")(resolve)
 
 
@@ -41,6 +44,34 @@ def cancel(
     show_changed(session, view)
     if view.get("status") == "running":
         session.out.notice(f"its worker is told to stop: interlock tasks watch {task_id}")
+
+
+def rerun(
+    session: Session,
+    task_id: TaskId,
+    input: Annotated[
+        str | None, typer.Option("--input", "-i", metavar="JSON|@FILE|-", help="Another input. Default: that of the first task.")
+    ] = None,
+    keep_effect_keys: Annotated[
+        bool, typer.Option("--keep-effect-keys", help="Its handlers get the first task's effect keys: no effect is repeated.")
+    ] = False,
+    idempotency_key: Annotated[
+        str | None, typer.Option(metavar="K", help="The same key makes one rerun. Default: a key of its own.")
+    ] = None,
+) -> None:
+    """Make a new task of a settled one; its id is printed first. Follow it with `tasks watch`."""
+    text = None if input is None else read_json(input, "--input")
+    client = session.client(*READERS)
+    key = idempotency_key or make_key()
+    fields: dict[str, Any] = {"idempotencyKey": key}
+    if keep_effect_keys:
+        fields["keepEffectKeys"] = True
+    try:
+        view = client.request("POST", f"{task_path(task_id)}/rerun", content=splice(fields, "input", text))
+    except Unreachable as error:
+        advice = f"It may be made or not: ask again with --idempotency-key {key}, which makes it once."
+        raise CommandFailed(str(error), ExitCode.UNREACHABLE, next=advice) from None
+    show_changed(session, view)
 
 
 def resolve(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
+from interlock.cli.filters import filtered
 from interlock.cli.lists import All, Limit, read_pages, show_list
 from interlock.cli.options import command, make_group
 from interlock.cli.session import READERS, Session
 from interlock.cli.show import event_lines, moment, show_task, task_row
-from interlock.cli.values import read_instant, read_tags, read_type
-from interlock.producer import task_path
+from interlock.reading import TaskFilter, filter_to_wire, task_path
 
 group = make_group("Submit tasks, look at them, settle them.")
 
@@ -21,48 +21,17 @@ HEAD = ("ID", "STATUS", "TYPE", "CREATED", "ATTEMPTS", "DETAIL")
 
 
 @command(group, "list")
+@filtered
 def list_tasks(
     session: Session,
-    status: Annotated[list[str] | None, typer.Option(metavar="STATUS", help="Only this status; may be repeated.")] = None,
-    type: Annotated[str | None, typer.Option(metavar="TYPE", help="Only this type (group/name or group/name@version).")] = None,
-    schema_version: Annotated[int | None, typer.Option(metavar="N", help="Only this version.")] = None,
-    pool: Annotated[str | None, typer.Option(metavar="NAME", help="Only this pool.")] = None,
-    tag: Annotated[str | None, typer.Option(metavar="K=V", help="Only with this tag.")] = None,
-    idempotency_key: Annotated[str | None, typer.Option(metavar="K", help="Only with this key.")] = None,
-    failure_code: Annotated[str | None, typer.Option(metavar="CODE", help="Only with this failure.")] = None,
-    parent: Annotated[str | None, typer.Option(metavar="ID", help="Only children of this task.")] = None,
-    rerun_of: Annotated[str | None, typer.Option(metavar="ID", help="Only reruns of this task.")] = None,
-    schedule: Annotated[str | None, typer.Option(metavar="NAME", help="Only firings of this schedule.")] = None,
-    schedule_owner: Annotated[str | None, typer.Option(metavar="ID", help="Only firings of this owner's schedules.")] = None,
-    created_after: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339, or how long ago (2h).")] = None,
-    created_before: Annotated[str | None, typer.Option(metavar="TIME", help="Likewise.")] = None,
-    finished_after: Annotated[str | None, typer.Option(metavar="TIME", help="Likewise.")] = None,
-    finished_before: Annotated[str | None, typer.Option(metavar="TIME", help="Likewise.")] = None,
+    *,
+    filter: dict[str, Any],
     limit: Limit = 50,
     all: All = False,
     cursor: Annotated[str | None, typer.Option(metavar="C", help="Go on where a list ended.")] = None,
 ) -> None:
     """List tasks, newest first."""
-    name, version = read_type(type, schema_version) if type is not None else (None, schema_version)
-    tags = read_tags([tag]) if tag is not None else {}
-    params: dict[str, Any] = {
-        "status": status or None,
-        "type": name,
-        "schemaVersion": version,
-        "pool": pool,
-        "tag": next((f"{key}:{value}" for key, value in tags.items()), None),
-        "idempotencyKey": idempotency_key,
-        "failureCode": failure_code,
-        "parentId": parent,
-        "rerunOf": rerun_of,
-        "scheduleName": schedule,
-        "scheduleOwner": schedule_owner,
-        "createdAfter": read_instant(created_after, "--created-after", past=True),
-        "createdBefore": read_instant(created_before, "--created-before", past=True),
-        "finishedAfter": read_instant(finished_after, "--finished-after", past=True),
-        "finishedBefore": read_instant(finished_before, "--finished-before", past=True),
-        "cursor": cursor,
-    }
+    params = {**filter_to_wire(cast("TaskFilter", filter)), "cursor": cursor}
     show_list(session.out, session.client(*READERS), "/v1/tasks", None if all else limit, HEAD, task_row, params)
 
 
