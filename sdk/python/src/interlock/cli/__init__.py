@@ -1,9 +1,10 @@
 """The `interlock` command: every call of the protocol for people, and with `--json` for programs.
 
-    main → streams (guarded output) → app (the tree of commands) → one command → exits (its status)
+    interlock_command → main → streams (guarded output) → app (the tree of commands) → one command → exits (its status)
 
-To read: `options` (what every command takes), `session` (service and key), `submit`, `tasks`, `watch`, `settle`, `keys`,
-`fleet`, `worker`, `doctor`; `output` and `plain` put text on a terminal without letting it do anything there.
+To read: `options` (what every command takes), `session` (service and key), `submit`, `tasks`, `watch`, `settle`, `bulk`,
+`controls`, `keys`, `login`, `fleet`, `workers`, `top`, `worker`, `doctor`; `output` and `plain` put text on a terminal
+without letting it do anything there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
 
 from interlock.cli.exits import ExitCode
@@ -21,11 +23,18 @@ __all__ = ["main"]
 EXTRA = ("typer", "rich")
 
 
-def main() -> int:
-    """Run the command of `sys.argv` and return its exit status; nothing is raised, no traceback is printed."""
+def nothing() -> None:
+    """Nothing is to be done."""
+
+
+def main(ready: Callable[[], None] = nothing) -> int:
+    """Run the command of `sys.argv` and return its exit status; nothing is raised, no traceback is printed.
+
+    `ready` is called when all is imported, and Ctrl-C will be heard as KeyboardInterrupt.
+    """
     guard_streams()
     try:
-        code = run_guarded()
+        code = run_guarded(ready)
         sys.stdout.flush()
     except OutputClosed:
         code = ExitCode.OUTPUT_CLOSED
@@ -41,7 +50,7 @@ def main() -> int:
     return code
 
 
-def run_guarded() -> int:
+def run_guarded(ready: Callable[[], None]) -> int:
     """Run the command, or tell which package of the extra is missing."""
     try:
         from interlock.cli.app import run  # noqa: PLC0415 (a missing extra must be told, not raised)
@@ -53,6 +62,7 @@ def run_guarded() -> int:
         return ExitCode.USAGE
     # Not the default end: a moving line on a terminal has hidden the cursor, which has to come back.
     signal.signal(signal.SIGTERM, end)
+    ready()
     return run([read_argument(argument) for argument in sys.argv[1:]])
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from interlock.cli import bulk, controls, doctor, fleet, keys, settle, submit, tasks, watch, worker, workers
+from interlock.cli import bulk, controls, doctor, fleet, keys, login, settle, submit, tasks, watch, worker, workers
 from interlock.cli.exits import CommandFailed, ExitCode, exit_code, exit_table
 from interlock.cli.options import command
 from interlock.cli.output import Output
@@ -62,6 +62,7 @@ def build() -> typer.Typer:
     app.add_typer(keys.keys_group, name="keys")
     app.add_typer(keys.projects_group, name="projects")
     app.add_typer(controls.limits_group, name="limits")
+    command(app, "login")(login.login)
     command(app, "audit")(controls.audit)
     return app
 
