@@ -84,6 +84,68 @@ def test_b61_bad_records_are_set_aside_and_the_good_ones_go_on(tmp_path: Path) -
     again.close()
 
 
+@pytest.mark.parametrize("fault", ['"\\ud800"', "NaN", "1e999", '{"\\ud800": 1}'])
+def test_b61_an_outcome_that_json_cannot_carry_is_set_aside_alone(tmp_path: Path, fault: str) -> None:
+    spool = Spool(tmp_path)
+    spool.save([make_outcome(1, "MARK"), make_outcome(2)])
+    spool.save([make_outcome(3, "MARK")])
+    for path in records(tmp_path):
+        path.write_text(path.read_text().replace('"MARK"', fault))
+    (mixed, alone) = records(tmp_path)
+    spool.close()
+    again = Spool(tmp_path)
+    [good] = again.load()
+    assert good.attempt_id == "a-2"
+    quarantine = tmp_path / "quarantine"
+    assert "is not JSON" in (quarantine / f"{mixed.stem}-0.reason").read_text()
+    assert json.loads((quarantine / f"{mixed.stem}-0.json").read_bytes())["completions"][0]["attemptId"] == "a-1"
+    assert (quarantine / alone.name).exists()
+    again.settle(good)
+    assert records(tmp_path) == []
+    again.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_b61_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("{}")
+    spool = Spool(tmp_path / "spool")
+    os.mkfifo(spool.folder / "00-pipe.json")
+    (spool.folder / "01-link.json").symlink_to(elsewhere)
+    (spool.folder / "02-loop.json").symlink_to("02-loop.json")
+    spool.save([make_outcome(1)])
+    assert [outcome.attempt_id for outcome in spool.load()] == ["a-1"]
+    reasons = sorted((spool.folder / "quarantine").glob("*.reason"))
+    assert [path.read_text() for path in reasons] == ["cannot be read: it is no regular file\n"] * 3
+    assert elsewhere.read_text() == "{}"
+    spool.close()
+
+
+@pytest.mark.parametrize("attempt_id", ["../../escaped", "/tmp/escaped", "..", "", "a\x00b", "x" * 400, ".hidden", "é\ud800"])
+def test_no_id_leads_out_of_the_quarantine(tmp_path: Path, attempt_id: str) -> None:
+    outer = tmp_path / "outer"
+    spool = Spool(outer / "spool")
+    outcome = make_outcome(1)
+    outcome.attempt_id = attempt_id
+    spool.save([outcome])
+    spool.quarantine(outcome, "refused")
+    assert records(spool.folder) == []
+    assert len(list((spool.folder / "quarantine").glob("*.json"))) == 1
+    assert [path.name for path in outer.iterdir()] == ["spool"]
+    assert sorted(path.name for path in spool.folder.iterdir()) == ["lock", "quarantine"]
+    spool.close()
+
+
+def test_what_is_in_quarantine_is_not_overwritten(tmp_path: Path) -> None:
+    for text in ("first", "second"):
+        spool = Spool(tmp_path)
+        (tmp_path / "record.json").write_text(text)
+        assert spool.load() == []
+        spool.close()
+    kept = [path.read_text() for path in (tmp_path / "quarantine").iterdir() if path.suffix != ".reason"]
+    assert sorted(kept) == ["first", "second"]
+
+
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_b61_the_file_is_synced_before_its_rename_and_the_folder_after(tmp_path: Path) -> None:
     program = (

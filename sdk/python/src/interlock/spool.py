@@ -13,10 +13,13 @@ it is settled. `quarantine/` holds what the service refused, or nobody can read,
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
 import queue
+import re
+import stat
 import threading
 import time
 import uuid
@@ -24,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from interlock.errors import SpoolError, SpoolLocked
+from interlock.errors import NotJson, SpoolError, SpoolLocked
 from interlock.json_text import clean_text, encode
 from interlock.outcome import Outcome
 
@@ -116,18 +119,41 @@ class Spool:
         found: list[Outcome] = []
         for path in record_paths(self.folder):
             try:
-                completions = read_record(path)
+                found += self._load_file(path)
             except (OSError, ValueError) as error:
                 self._quarantine_file(path, f"cannot be read: {error}")
-                continue
-            file = SpoolFile(path, len(completions))
-            for item in completions:
-                outcome = Outcome(item["taskId"], item["attemptId"], encode(item), item["outcome"], None, file)
-                found.append(outcome)
+            except Exception as error:  # Whatever is wrong with one file must not keep the others from being sent.
+                self._quarantine_file(path, f"cannot be read: {type(error).__name__}")
         for path in self.folder.glob(f"{TEMPORARY}*"):
             # Never renamed, so never promised to anybody: its outcome ended with its process.
             self._quarantine_file(path, "was being written when its process ended")
         return found
+
+    def _load_file(self, path: Path) -> list[Outcome]:
+        """The outcomes of a file that can be sent; others beside them are moved to `quarantine/`. Raises as read_record."""
+        items = read_record(path)
+        good: list[Outcome] = []
+        bad: list[tuple[int, str]] = []
+        file = SpoolFile(path, len(items))
+        for place, item in enumerate(items):
+            try:
+                body = encode(item, "the outcome")
+            except NotJson as error:
+                bad.append((place, str(error)))
+            else:
+                good.append(Outcome(item["taskId"], item["attemptId"], body, item["outcome"], None, file))
+        if not good:
+            raise ValueError(bad[0][1])
+        file.left = len(good)
+        for place, reason in bad:
+            log.error("outcome %d of the spool file %s cannot be sent: %s; it is kept in quarantine", place, path, reason)
+            record = {"version": RECORD_VERSION, "completions": [items[place]]}
+            try:
+                # Escaped, since UTF-8 may not carry it. Loading the file again after a crash writes the same one.
+                self._keep("quarantine", f"{path.stem}-{place}", json.dumps(record).encode("ascii"), reason)
+            except OSError as error:
+                log.error("outcome %d of the spool file %s cannot be set aside: %s", place, path, error)
+        return good
 
     def check(self) -> None:
         """Raise OSError if an outcome could not be saved now."""
@@ -146,22 +172,29 @@ class Spool:
         data = encode({"version": RECORD_VERSION, "savedAt": time.time()})[:-1]
         data += b',"completions":[' + outcome.body + b"]}"
         try:
-            folder = self.folder / name
-            make_private(folder)
             # Named by the attempt: quarantining it again after a crash writes the same file.
-            write_durably(folder / f"{outcome.attempt_id}.json", data)
-            write_durably(folder / f"{outcome.attempt_id}.reason", clean_text(reason, 4096).encode() + b"\n")
+            self._keep(name, outcome.attempt_id, data, reason)
         except OSError as error:
             log.error("the refused outcome of attempt %s cannot be set aside: %s", outcome.attempt_id, error)
             return
         self.settle(outcome)
+
+    def _keep(self, folder_name: str, name: str, data: bytes, reason: str) -> None:
+        """Write a record for a person, with the reason beside it. Raises OSError."""
+        folder = self.folder / folder_name
+        make_private(folder)
+        name = safe_name(name)
+        write_durably(folder / f"{name}.json", data)
+        write_durably(folder / f"{name}.reason", clean_text(reason, 4096).encode() + b"\n")
 
     def _quarantine_file(self, path: Path, reason: str) -> None:
         log.error("the spool file %s %s; it is moved to quarantine", path, reason)
         try:
             folder = self.folder / "quarantine"
             make_private(folder)
-            name = path.name.lstrip(".")
+            name = safe_name(path.name.lstrip("."))
+            if os.path.lexists(folder / name):  # An older one of that name is kept too.
+                name = f"{name}-{uuid.uuid4().hex[:8]}"
             path.replace(folder / name)
             write_durably(folder / f"{name}.reason", clean_text(reason, 4096).encode() + b"\n")
         except OSError as error:
@@ -225,7 +258,7 @@ def record_paths(folder: Path) -> Iterator[Path]:
 
 def read_record(path: Path) -> list[dict[str, Any]]:
     """The outcomes of a record file. Raises OSError or ValueError (which quotes nothing of it) if it is none."""
-    data = path.read_bytes()
+    data = read_regular(path)
     if not data:
         raise ValueError("it is empty")
     try:
@@ -241,6 +274,24 @@ def read_record(path: Path) -> list[dict[str, Any]]:
         if not isinstance(item, dict) or not all(isinstance(item.get(name), str) for name in IDS):
             raise ValueError("an outcome in it is not whole")
     return items
+
+
+def read_regular(path: Path) -> bytes:
+    """The bytes of a regular file. Raises ValueError for anything else, which is not opened: a pipe could block for ever."""
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise ValueError("it is no regular file")
+    # Should it be replaced by a pipe in between, opening and reading still do not block.
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        return file.read() or b""
+
+
+def safe_name(name: str) -> str:
+    """A file name for an id that came from a file or over the network: within its folder, of bounded length, still unique."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".")[:120]
+    if plain == name:
+        return name
+    return f"{plain or 'record'}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
 
 def make_private(folder: Path) -> None:
