@@ -226,6 +226,7 @@ CREATE TABLE claims (
     claim_id    text COLLATE "C" NOT NULL,
     call        uuid NOT NULL,        -- the request that made the row: only that one may lease
     released    boolean NOT NULL DEFAULT false,
+    gave_back   text,                 -- [[attempt, status]] that its release gave back
     at          timestamptz NOT NULL,
     PRIMARY KEY (project, worker_id, instance_id, claim_id)
 );

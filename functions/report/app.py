@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from interlock_core import attempts, claims, reports
+from interlock_core import attempts, claims, jsontext, reports
 from interlock_core.errors import InvalidRequest, Problem
 from interlock_core.http import Call, api, endpoint, lambda_handler
 from interlock_core.wire.fields import Tolerant, problem
@@ -41,7 +41,8 @@ async def complete(call: Call) -> dict[str, Any]:
     answer: dict[str, Any] = {"completions": _rendered(items, await attempts.complete(call.database, call.key, items))}
     if call.body.claim is not None:
         try:
-            answer["claim"] = await claims.claim(call.database, call.settings, call.key, Claim.model_validate(call.body.claim))
+            asked = jsontext.parse(jsontext.members(call.text)["claim"], "/claim")  # a claim is no report: strictly
+            answer["claim"] = await claims.claim(call.database, call.settings, call.key, Claim.model_validate(asked))
         except ValidationError as error:
             answer["claim"] = {"error": problem(error, "/claim").body()}
         except Problem as refusal:  # the outcomes are stored: their answer must not be lost over the claim

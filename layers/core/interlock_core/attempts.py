@@ -60,16 +60,21 @@ async def heartbeat(
         heartbeat_sql.alive(project=key.project, **instance),
         heartbeat_sql.state(project=key.project, **place),
     ]
-    taken, others, rest = await _settle(database, key.project, rows, heartbeat_sql.renew, _beat_limits(), extra=steps)
-    for row in taken.values():
-        if row.recovered:
-            await admission.admit(database, key.project, [row.concurrency_key])
-    answers = [_beaten(item, taken, others) for item in items]
-    state = rest[1][0]
+    answers: dict[int, dict[str, Any] | Problem] = {n: item.refusal for n, item in enumerate(items) if item.refusal is not None}
+    places = [n for n, item in enumerate(items) if item.model is not None]
+    state = None
+    for turn in _rounds(rows) or [[]]:
+        mine, extra_steps = [rows[i] for i in turn], steps if state is None else []
+        taken, others, rest = await _settle(database, key.project, mine, heartbeat_sql.renew, _beat_limits(), extra=extra_steps)
+        state = state or rest[1][0]
+        await admission.admit(database, key.project, [row.concurrency_key for row in taken.values() if row.recovered])
+        for i in turn:
+            answers[places[i]] = _beaten(str(rows[i]["attempt_id"]), taken, others)
+    assert state is not None
     extra: dict[str, Any] = {"serverTime": when(state.now)}
     if state.drain:
         extra["drain"] = True
-    return answers, extra
+    return [answers[n] for n in range(len(items))], extra
 
 
 def _beat_limits() -> dict[str, Any]:
@@ -89,13 +94,10 @@ def _said(item: reports.Item) -> dict[str, Any]:
     }
 
 
-def _beaten(item: reports.Item, taken: dict[str, Row], others: dict[str, Problem]) -> dict[str, Any] | Problem:
-    if item.model is None:
-        assert item.refusal is not None
-        return item.refusal
-    row = taken.get(str(item.model.attempt_id))
+def _beaten(name: str, taken: dict[str, Row], others: dict[str, Problem]) -> dict[str, Any] | Problem:
+    row = taken.get(name)
     if row is None:
-        return others[str(item.model.attempt_id)]
+        return others[name]
     if row.too_often:
         return RateLimited(
             f"progress and logs of one attempt are taken every {REPORT_INTERVAL} s; the lease was renewed",
@@ -153,65 +155,76 @@ async def release(database: Database, key: Key, items: Sequence[reports.Item]) -
     return await _end(database, key.project, items, rows, release_sql.settle, final=False)
 
 
-async def release_claim(database: Database, key: Key, worker_id: str, instance_id: str, claim_id: str) -> list[dict[str, Any]]:
-    """Gives back a claim whose answer never came: its attempts that never reported; that claimId never leases again."""
+async def release_claim(
+    database: Database, key: Key, worker_id: str, instance_id: str, claim_id: str
+) -> list[dict[str, Any] | Problem]:
+    """Gives back a claim whose answer never came: its attempts that never reported; that claimId never leases again.
+
+    A repeat answers what the first call gave back, as duplicates; a row that somebody else holds is UNAVAILABLE in its place.
+    """
     who = {"project": key.project, "worker_id": worker_id, "instance_id": instance_id, "claim_id": claim_id}
-    _, _, rows = await database.run(
+    _, before, rows, epoch = await database.run(
         release_sql.enter(project=key.project, worker_id=worker_id, instance_id=instance_id),
         release_sql.forget(**who, call=new_id()),
         release_sql.of_claim(**who),
+        release_sql.epoch(),
     )
-    if not rows:
-        return []
-    epoch = (await database.one(release_sql.epoch()))[0].epoch
-    found = [
-        {
-            "task_id": r.task_id,
-            "attempt_id": r.attempt_id,
-            "fence": r.fence,
-            "token": r.token,
-            "epoch": epoch,
-            "started": False,
-            "reason": "the claim was given back",
-            "report_hash": reports.report_hash("release", {"started": False}),
-        }
-        for r in rows
-    ]
-    taken, _, _ = await _settle(database, key.project, found, release_sql.settle, {})
+    told: list[list[str]] = msgspec.json.decode(before[0].gave_back or "[]")
+    answers: list[dict[str, Any] | Problem] = [{"attemptId": a, "taskStatus": status, "duplicate": True} for a, status in told]
+    given_back = {
+        "epoch": epoch[0].epoch,
+        "started": False,
+        "unheard": True,
+        "reason": "the claim was given back",
+        "report_hash": reports.report_hash("release", {"started": False}),
+    }
+    found = [{"task_id": r.task_id, "attempt_id": r.attempt_id, "fence": r.fence, "token": r.token} | given_back for r in rows]
+    if not found:
+        return answers
+    taken, others, _ = await _settle(database, key.project, found, release_sql.settle, {})
     await _after_end(database, key.project, list(taken.values()))
-    return [{"attemptId": r.attempt_id, "taskStatus": r.status, "duplicate": False} for r in taken.values()]
+    told += [[str(r.attempt_id), r.status] for r in taken.values()]
+    await database.one(release_sql.gave_back(**who, answer=_json(told)))
+    answers += [{"attemptId": r.attempt_id, "taskStatus": r.status, "duplicate": False} for r in taken.values()]
+    if len(taken) < len(found):  # heard of meanwhile, and left alone; or its row is held by somebody else, and that is told
+        still = {str(row.attempt_id) for row in await database.one(release_sql.of_claim(**who))}
+        answers += [{"attemptId": name, "error": problem.body()} for name, problem in others.items() if name in still]
+    return answers
 
 
 async def _end(
     database: Database, project: str, items: Sequence[reports.Item], rows: list[dict[str, Any]], settle: Statement, final: bool
 ) -> list[dict[str, Any] | Problem]:
-    notify = hints.send(hints.payload(project, done=[r["task_id"] for r in rows])) if final and rows else None
-    taken, others, _ = await _settle(database, project, rows, settle, {}, final=final, notify=notify)
-    await _after_end(database, project, list(taken.values()), told=final)
-    answers: list[dict[str, Any] | Problem] = []
-    hashes = iter([row["report_hash"] for row in rows])
-    first: dict[str, str] = {}  # one batch may name an attempt twice: its first report counts
-    for item in items:
-        if item.model is None:
-            assert item.refusal is not None
-            answers.append(item.refusal)
-            continue
-        name, digest = str(item.model.attempt_id), next(hashes)
-        row = taken.get(name)
-        if row is not None:
-            again = name in first
-            if first.setdefault(name, digest) == digest:
-                answers.append({"attemptId": row.attempt_id, "taskStatus": row.status, "duplicate": again})
+    """Ends attempts round by round: a batch that names an attempt twice is as two calls, one after the other."""
+    answers: dict[int, dict[str, Any] | Problem] = {n: item.refusal for n, item in enumerate(items) if item.refusal is not None}
+    places = [n for n, item in enumerate(items) if item.model is not None]
+    for turn in _rounds(rows):
+        mine = [rows[i] for i in turn]
+        notify = hints.send(hints.payload(project, done=[r["task_id"] for r in mine])) if final else None
+        taken, others, _ = await _settle(database, project, mine, settle, {}, final=final, notify=notify)
+        await _after_end(database, project, list(taken.values()), told=final)
+        for i in turn:
+            name = str(rows[i]["attempt_id"])
+            if (row := taken.get(name)) is not None:
+                answers[places[i]] = {"attemptId": row.attempt_id, "taskStatus": row.status, "duplicate": False}
+            elif isinstance(found := others[name], Problem):
+                answers[places[i]] = found
             else:
-                answers.append(StaleAttempt("another report of the attempt stands before this one in the batch"))
-        else:
-            found = others[name]
-            answers.append(
-                found
-                if isinstance(found, Problem)
-                else {"attemptId": item.model.attempt_id, "taskStatus": found, "duplicate": True}
-            )
-    return answers
+                answers[places[i]] = {"attemptId": rows[i]["attempt_id"], "taskStatus": found, "duplicate": True}
+    return [answers[n] for n in range(len(items))]
+
+
+def _rounds(rows: list[dict[str, Any]]) -> list[list[int]]:
+    """Places of the rows, so that no round names an attempt twice: nearly always one round."""
+    rounds: list[list[int]] = []
+    seen: dict[str, int] = {}
+    for place, row in enumerate(rows):
+        name = str(row["attempt_id"])
+        turn = seen[name] = seen.get(name, -1) + 1
+        if turn == len(rounds):
+            rounds.append([])
+        rounds[turn].append(place)
+    return rounds
 
 
 async def _settle(
@@ -230,8 +243,7 @@ async def _settle(
     First all at once, passing over rows that somebody else holds; those one by one with a short wait; what is still held
     is UNAVAILABLE for that item alone.
     """
-    unique = {str(row["attempt_id"]): row for row in reversed(rows)}
-    batch = sorted(unique.values(), key=lambda row: row["task_id"])  # the one lock order
+    batch = sorted(rows, key=lambda row: row["task_id"])  # the one lock order
     ids = [row["task_id"] for row in batch]
     steps: list[Step] = []
     if batch:

@@ -75,14 +75,13 @@ async def _act(database: Database, settings: Settings, key: Key, request: Bulk, 
     if request.action == "cancel":
         wanted = [row.id for row in rows if row.status in ("queued", "waiting", "running")]
         return await cancelling.cancel_all(database, key.project, wanted, "bulk cancel")
+    digest = hashlib.sha256(request.idempotency_key.encode())
     changed = 0
     for row in rows:
         if row.finished_at is None:
             continue
         # one rerun of each task under the call's key, also where the first call was cut in the middle
-        again = Rerun.model_construct(
-            input=None, keep_effect_keys=False, idempotency_key=f"bulk:{request.idempotency_key[:200]}:{row.id}"
-        )
+        again = Rerun.model_construct(input=None, keep_effect_keys=False, idempotency_key=f"bulk:{digest.hexdigest()}:{row.id}")
         try:
             await rerunning.insert(database, settings, key.project, row.id, again, None)
             changed += 1

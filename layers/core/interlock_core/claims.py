@@ -58,7 +58,7 @@ async def claim(database: Database, settings: Settings, key: Key, request: Claim
         "claim_id": request.claim_id,
     }
     poll = settings.stream_poll_seconds if settings.stream_url else settings.poll_seconds
-    _, _, lapsed, due, _, rows, outlook = await database.run(
+    _, _, lapsed, due, _, picked, outlook = await database.run(
         claim_sql.enter(
             project=key.project,
             worker_id=request.worker_id,
@@ -77,10 +77,16 @@ async def claim(database: Database, settings: Settings, key: Key, request: Claim
         ),
     )
     view = outlook[0]
-    if not view.mine:
-        rows = await database.one(claim_sql.repeat(**who, attempts=offered))
-    await _after_claim(database, key.project, lapsed, due, rows)
+    rows = (
+        [row for row in picked if row.id is not None]
+        if view.mine
+        else await database.one(claim_sql.repeat(**who, attempts=offered))
+    )
+    refused: list[str] = picked[0].refused or []
+    await _after_claim(database, key.project, lapsed, due, rows, refused)
     wait = view.told if view.next_in is None else min(view.told, view.next_in)
+    if refused and len(rows) < request.slots:
+        wait = 0.0  # what stood in the way is out of it now: ask again
     answer = {
         "attempts": [_claimed(row, tokens[row.n - 1]) for row in rows],
         "more": bool(view.more),
@@ -92,9 +98,11 @@ async def claim(database: Database, settings: Settings, key: Key, request: Claim
     return answer
 
 
-async def _after_claim(database: Database, project: str, lapsed: list[Row], due: list[Row], rows: list[Row]) -> None:
-    """What a claim set free: keys of lapsed leases, keyed work that became due, and hints to others. One round trip if any."""
-    await admission.admit(database, project, [r.concurrency_key for r in (*lapsed, *due, *rows)])
+async def _after_claim(
+    database: Database, project: str, lapsed: list[Row], due: list[Row], rows: list[Row], refused: list[str]
+) -> None:
+    """What a claim set free or met: keys of lapsed leases, keyed work that became due or does not fit, and hints to others."""
+    await admission.admit(database, project, [*(r.concurrency_key for r in (*lapsed, *due, *rows)), *refused])
     ready = hints.group((r.type, r.schema_version, r.pool, hints.until(r.due_at)) for r in lapsed if r.status == "queued")
     done = [r.id for r in lapsed if r.status != "queued"]
     if ready or done:

@@ -131,7 +131,9 @@ class MethodNotAllowed(Problem):
 
 class StaleAttempt(Problem):
     code, status, title = "STALE_ATTEMPT", 409, "The attempt is no longer current"
-    default_next = "Stop reporting for this attempt, and do not take the refusal for success; the task's journal says who goes on."
+    default_next = (
+        "Stop reporting for this attempt, and do not take the refusal for success; the task's journal says who goes on."
+    )
 
 
 class EpochChanged(Problem):

@@ -21,6 +21,7 @@ MAX_DEPTH = 64
 MAX_DIGITS = 4300
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89abAB]|\\u[dD][c-fC-F]")
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_LONG_EXPONENT = re.compile(r"[eE][+-]?0*[0-9]{7}")  # nothing that a double tells apart, and no arithmetic can carry
 _SPACE = " \t\n\r"
 
 
@@ -41,7 +42,7 @@ def _constant(name: str) -> Any:
 
 def _float(text: str) -> float:
     value = float(text)
-    if math.isinf(value):
+    if math.isinf(value) or _LONG_EXPONENT.search(text):
         raise _Broken
     return value
 
@@ -213,7 +214,9 @@ def _explain(text: str, pointer: str) -> InvalidJson:
     decoder = JSONDecoder(
         object_pairs_hook=_Pairs,
         parse_constant=lambda name: _Broken(f"{name} is not a JSON value"),
-        parse_float=lambda t: _Broken(f"{t[:40]} is beyond the range of a double") if math.isinf(float(t)) else 0.0,
+        parse_float=lambda t: (
+            _Broken(f"{t[:40]} is beyond the range of a double") if math.isinf(float(t)) or _LONG_EXPONENT.search(t) else 0.0
+        ),
         parse_int=lambda t: _Broken(f"an integer of more than {MAX_DIGITS} digits") if len(t.lstrip("-")) > MAX_DIGITS else 0,
     )
     message, place = _first_broken(decoder.decode(text), pointer) or ("a value is not acceptable", pointer)

@@ -59,9 +59,6 @@ mine AS MATERIALIZED (
       AND NOT EXISTS (SELECT FROM projects p WHERE p.name = %(project)s AND p.paused_at IS NOT NULL)
       AND NOT EXISTS (SELECT FROM instances n WHERE n.project = %(project)s AND n.worker_id = %(worker_id)s
                         AND n.instance_id = %(instance_id)s AND n.drain_requested)
-), locked AS MATERIALIZED (
-    SELECT k.key, k.most, (SELECT count(*) FROM tasks t WHERE t.project = k.project AND t.concurrency_key = k.key AND t.status = 'running') AS held
-    FROM concurrency_keys k WHERE k.project = %(project)s AND k.locked_by = %(call)s
 ), candidates AS MATERIALIZED (
     SELECT q.*, row_number() OVER (PARTITION BY q.concurrency_key ORDER BY q.priority DESC, q.due_at, q.id) AS place
     FROM mine, clock, h CROSS JOIN LATERAL (
@@ -71,10 +68,17 @@ mine AS MATERIALIZED (
           AND t.status = 'queued' AND t.hold IS NULL AND mine.yes
           AND (t.start_deadline_at IS NULL OR t.started_at IS NOT NULL OR t.start_deadline_at > clock.now)
         ORDER BY t.priority DESC, t.due_at, t.id LIMIT h.slots FOR NO KEY UPDATE OF t SKIP LOCKED) q
+), locked AS MATERIALIZED (  -- the candidates' keys, as far as this call holds their lock
+    SELECT k.key, k.most, (SELECT count(*) FROM tasks t WHERE t.project = %(project)s AND t.concurrency_key = k.key AND t.status = 'running') AS held
+    FROM (SELECT DISTINCT concurrency_key AS key FROM candidates WHERE concurrency_key IS NOT NULL) c
+    JOIN concurrency_keys k ON k.project = %(project)s AND k.key = c.key AND k.locked_by = %(call)s
+), judged AS MATERIALIZED (
+    SELECT c.*, c.concurrency_key IS NULL OR coalesce(c.place <= least(c.concurrency_limit, l.most) - l.held, false) AS fits,
+           l.key IS NOT NULL AS counted
+    FROM candidates c LEFT JOIN locked l ON l.key = c.concurrency_key
 ), fitting AS (
     SELECT c.*, row_number() OVER w AS n, sum(c.bytes) OVER w AS total
-    FROM candidates c LEFT JOIN locked l ON l.key = c.concurrency_key
-    WHERE c.concurrency_key IS NULL OR c.place <= least(c.concurrency_limit, l.most) - l.held
+    FROM judged c WHERE c.fits
     WINDOW w AS (ORDER BY c.priority DESC, c.due_at, c.id)
 ), started AS (
     UPDATE tasks t SET
@@ -112,8 +116,10 @@ mine AS MATERIALIZED (
 )
 SELECT s.id, s.attempt_id, s.n, s.fence, s.attempts, s.max_attempts, s.lease_expires_at, s.lease_seconds, s.deadline_at, s.type,
        s.schema_version, s.pool, s.input, s.tags, s.trace, s.effect_scope, s.cancel_requested, s.rerun_of, s.parent_id,
-       s.concurrency_key, (SELECT epoch FROM service) AS epoch
-FROM started s ORDER BY s.n
+       s.concurrency_key, (SELECT epoch FROM service) AS epoch, r.refused
+-- one row at least: the keys of ready tasks that do not fit (their place is outside the index; admit.sql puts them there)
+FROM (SELECT array_agg(DISTINCT concurrency_key) AS refused FROM judged WHERE NOT fits AND counted) r
+LEFT JOIN started s ON true ORDER BY s.n
 
 -- :: repeat
 -- The answer of a claim that was lost: its current attempts, leases renewed, tokens fresh; lapsed ones that nobody else

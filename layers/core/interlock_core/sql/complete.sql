@@ -79,7 +79,8 @@ SELECT i.attempt_id, t.id IS NOT NULL AS found, i.epoch <> (SELECT epoch FROM se
        CASE e.kind WHEN 'released' THEN e.data::json ->> 'status' WHEN 'retry-scheduled' THEN 'queued' WHEN 'suspended' THEN 'waiting'
                    ELSE e.kind END AS led_to,
        coalesce(e.token_hash = decode(i.token, 'hex'), false) AS token_fits,
-       coalesce(e.report_hash = decode(i.report_hash, 'hex') AND e.token_hash = decode(i.token, 'hex'), false) AS same_report,
+       coalesce(e.report_hash = decode(i.report_hash, 'hex') AND e.token_hash = decode(i.token, 'hex')
+                AND (t.attempt_id <> i.attempt_id OR t.fence = i.fence), false) AS same_report,
        t.status
 FROM json_to_recordset(%(items)s::json) AS i(task_id uuid, attempt_id uuid, fence integer, token text, epoch integer, report_hash text)
 LEFT JOIN tasks t ON t.id = i.task_id AND t.project = %(project)s

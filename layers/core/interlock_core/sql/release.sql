@@ -10,6 +10,12 @@ SELECT 1 FROM instances WHERE project = %(project)s AND worker_id = %(worker_id)
 INSERT INTO claims (project, worker_id, instance_id, claim_id, call, released, at)
 VALUES (%(project)s, %(worker_id)s, %(instance_id)s, %(claim_id)s, %(call)s, true, app_now())
 ON CONFLICT (project, worker_id, instance_id, claim_id) DO UPDATE SET released = true, at = excluded.at
+RETURNING gave_back
+
+-- :: gave_back
+-- What the claim gave back, so that a repeat is answered as the first call was.
+UPDATE claims SET gave_back = %(answer)s
+WHERE project = %(project)s AND worker_id = %(worker_id)s AND instance_id = %(instance_id)s AND claim_id = %(claim_id)s
 
 -- :: of_claim
 -- Attempts of a claim whose answer never came: those that never reported anything.
@@ -22,7 +28,7 @@ ORDER BY t.id
 WITH clock AS MATERIALIZED (SELECT app_now() AS now),
 item AS MATERIALIZED (
     SELECT * FROM json_to_recordset(%(items)s::json) AS i(task_id uuid, attempt_id uuid, fence integer, token text, epoch integer,
-        started boolean, reason text, report_hash text)
+        started boolean, reason text, report_hash text, unheard boolean)
 ), mine AS MATERIALIZED (
     SELECT t.*, i.started, i.reason, i.report_hash, t.status <> 'running' AS recovered,
            t.attempts - (t.status <> 'running' AND t.attempt_expired)::integer AS before
@@ -30,6 +36,8 @@ item AS MATERIALIZED (
     FROM item i CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = i.task_id FOR NO KEY UPDATE SKIP LOCKED) t
     WHERE t.project = %(project)s AND t.attempt_id = i.attempt_id AND t.fence = i.fence AND t.token_hash = decode(i.token, 'hex')
       AND NOT t.attempt_ended AND t.status IN ('running', 'queued', 'outcome-unknown') AND i.epoch = (SELECT epoch FROM service)
+      -- given back by its claim: only while nothing was heard of it, judged now that the row is locked
+      AND NOT (coalesce(i.unheard, false) AND t.attempt_reported)
 ), decided AS (
     SELECT m.id, m.before, m.recovered, m.started, m.reason, m.report_hash, e.status, e.counts OR worn AS counts,
            CASE WHEN e.counts THEN clock.now + make_interval(secs => backoff_seconds(m.before + 1, m.initial_delay_seconds, m.multiplier,

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
@@ -24,13 +24,27 @@ TEXT_BYTES = 16 * 1024
 SMALLEST = 1e-6  # of seconds and fractions
 
 
-class Strict(BaseModel):
+MOST_FIELDS = 300
+
+
+class _Few(BaseModel):
+    """An object with more fields than any body has is refused at once: telling each of a million would cost seconds."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > MOST_FIELDS:
+            raise PydanticCustomError("fields", "has {count} fields", {"count": len(value)})
+        return value
+
+
+class Strict(_Few):
     """A body of a producer or an operator: unknown fields are refused, a typo must not be silently ignored."""
 
     model_config = ConfigDict(strict=True, extra="forbid", alias_generator=to_camel, frozen=True)
 
 
-class Tolerant(BaseModel):
+class Tolerant(_Few):
     """A body of a worker: unknown fields are ignored, since boxes upgrade by themselves."""
 
     model_config = ConfigDict(strict=True, extra="ignore", alias_generator=to_camel, frozen=True)
@@ -132,7 +146,11 @@ def check_size(text: str, pointer: str) -> None:
 def problem(error: ValidationError, prefix: str = "") -> InvalidRequest:
     """The refusal for a body that a model did not take: every broken field with its JSON pointer."""
     errors = []
-    for item in error.errors(include_url=False, include_input=True):
+    try:
+        found = error.errors(include_url=False, include_input=True)
+    except UnicodeEncodeError:  # of a leniently read report: its text cannot even be told back
+        return InvalidRequest("a text holds a lone surrogate", prefix)
+    for item in found:
         pointer = prefix + "".join(f"/{escape(str(part))}" for part in item["loc"])
         message = {"missing": "is required", "extra_forbidden": "is not a known field"}.get(item["type"], item["msg"])
         errors.append({"pointer": pointer, "message": message})

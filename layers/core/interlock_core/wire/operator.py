@@ -8,7 +8,7 @@ from pydantic import Field
 
 from .fields import Identifier, Instant, PathName, Strict
 
-Glob = Annotated[str, Field(min_length=1, max_length=255)]
+Glob = Identifier
 
 
 class NewKey(Strict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import FailFast, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from .fields import (
@@ -83,7 +83,7 @@ class Submit(Strict):
 class SubmitBatch(Strict):
     """POST /v1/tasks/batch: all stored or none."""
 
-    tasks: Annotated[list[Submit], Field(min_length=1, max_length=1000)]
+    tasks: Annotated[list[Submit], Field(min_length=1, max_length=1000), FailFast()]
 
 
 class Cancel(Strict):
