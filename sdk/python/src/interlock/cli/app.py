@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from interlock.cli import bulk, controls, doctor, fleet, keys, login, settle, submit, tasks, watch, worker, workers
+from interlock.cli import bulk, controls, doctor, fleet, keys, login, settle, submit, tasks, top, watch, worker, workers
 from interlock.cli.exits import CommandFailed, ExitCode, exit_code, exit_table
 from interlock.cli.options import command
 from interlock.cli.output import Output
@@ -33,6 +33,7 @@ With --json standard output holds JSON and nothing else; notices go to standard 
   most commands           one document: the service's answer
   lists                   {"items", "nextCursor"}
   tasks watch             one event a line, at last {"kind": "end", "status", "settled", "task"}
+  tasks top               a line for each look: {"at", "types", "workers"}
   worker run              a line of kind "started", and one of kind "stopped"
   tasks doctor            {"severity", "exitCode", "findings": [{"check", "severity", "fact", "next"}], "service"}
   a failure               {"error": {"exitCode", "exit", "message", "next", "code", "status", "requestId", "errors"}}
@@ -53,7 +54,7 @@ def build() -> typer.Typer:
     )
     app.callback()(start)
     tasks_group = tasks.group
-    for part in (submit, watch, settle, fleet, controls, doctor):
+    for part in (submit, watch, top, settle, fleet, controls, doctor):
         part.add_to(tasks_group)
     app.add_typer(tasks_group, name="tasks")
     tasks_group.add_typer(bulk.group, name="bulk")

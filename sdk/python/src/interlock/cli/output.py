@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 from interlock.cli.plain import show_lines, show_plainly, to_json
 from interlock.cli.streams import speaks_utf8
@@ -77,6 +77,18 @@ class Output:
             self._print(style_cells(row, widths))
         sys.stdout.flush()
         return widths
+
+    def screen(self, lines: Sequence[str]) -> None:
+        """Lines in the place of those drawn before, as many and as much of each as the terminal shows; else below them."""
+        console = self._console
+        if console is None or console.is_dumb_terminal or console.legacy_windows:
+            self.lines(*lines, "")
+            return
+        width, height = console.size
+        shown = [set_cell_size(line, width - 1) for line in map(show_plainly, lines[: height - 1])]
+        # Home, each line to its end, and nothing left below: drawn over, so that it does not flicker.
+        sys.stdout.write("\x1b[H" + "".join(f"{line.rstrip()}\x1b[K\n" for line in shown) + "\x1b[J")
+        sys.stdout.flush()
 
     def facts(self, pairs: Iterable[tuple[str, Any]]) -> None:
         """Names and values, one pair a line; those that are None or empty are left out. A long text keeps its lines."""

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
-from interlock.backoff import growing_delay
 from interlock.cli.exits import OF_STATUS, CommandFailed, ExitCode
 from interlock.cli.options import command
+from interlock.cli.output import Output
 from interlock.cli.session import READERS, Session
-from interlock.cli.show import View, moment, show_end, state_text, type_of
+from interlock.cli.show import View, event_lines, moment, show_end, state_text, type_of
 from interlock.cli.tasks import TaskId, show_event
 from interlock.cli.values import read_duration
 from interlock.client import Client
-from interlock.errors import ApiError, Unreachable
-from interlock.producer import task_path
-from interlock.task import Task
-
-ENDS = frozenset(OF_STATUS)
+from interlock.errors import InterlockError
+from interlock.producer import TaskProducer
+from interlock.reading import task_path
+from interlock.task import JournalEvent, Task
 
 
 def add_to(group: typer.Typer) -> None:
@@ -34,19 +36,27 @@ def watch(
     after: Annotated[int, typer.Option(metavar="SEQ", min=0, help="Only events behind this one.")] = 0,
     timeout: Annotated[str | None, typer.Option(metavar="S", help="No longer than this (90, 15m, 2h).")] = None,
 ) -> int:
-    """Watch a task until its end; the exit status tells it. With --json, one event a line, then one line of kind "end"."""
+    """Watch a task live until its end; outages are waited out. The exit status tells the end.
+
+    With --json, one event a line, then one line of kind "end".
+    """
     out = session.out
-    follower = Follower(session.client(*READERS), task_id, after, read_duration(timeout, "--timeout"), out.notice)
+    follower = Follower(session.client(*READERS), task_id, after, read_duration(timeout, "--timeout"), Outages(out))
+    view = follower.look()
     if not out.json:
-        view = follower.look()
         out.lines(f"{view['id']} {type_of(view)} created {moment(view.get('createdAt'))}")
-    with out.status(f"watching {task_id}") as say:
-        follower.on_state = lambda view: say(status_words(view))
-        for event in follower.events():
-            if out.json:
-                out.record(event)
-            else:
-                show_event(session, event, exact=True)
+    try:
+        with out.status(f"watching {task_id}") as say:
+            say(status_words(view))
+            for event in follower.events():
+                if out.json:
+                    out.record(event.raw)
+                else:
+                    show_event(session, event.raw, exact=True)
+                if event.seq > int(view.get("journalSeq") or 0):
+                    say(" · ".join(word for word in (event.kind, event_lines(event.raw)[-1]) if word))
+    except KeyboardInterrupt:
+        raise CommandFailed("interrupted; the task goes on", ExitCode.INTERRUPTED, next=follower.how_to_go_on()) from None
     view = follower.view
     if out.json:
         out.record({"kind": "end", "status": view.get("status"), "settled": view.get("settled"), "task": view})
@@ -60,86 +70,99 @@ def status_words(view: View) -> str:
     return " · ".join(word for word in (str(view.get("status")), state_text(view)) if word)
 
 
-class Follower:
-    """The journal of one task, event by event. `view` is the task as last read; `on_state` hears of each reading."""
+class Outages(logging.Filter):
+    """Tells an outage once, and its end, in place of a warning for each look that failed."""
 
-    def __init__(self, client: Client, task_id: str, after: int, timeout: float | None, notice: Callable[[str], None]) -> None:
+    def __init__(self, out: Output) -> None:
+        super().__init__()
+        self._out = out
+        self._away = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Take what the watch warns of; let all else pass."""
+        if record.module != "watching" or record.levelno != logging.WARNING:
+            return True
+        if not self._away:
+            self._out.notice(f"{record.getMessage()}; still trying")
+        self._away = True
+        return False
+
+    def over(self) -> None:
+        """Something was heard of the service."""
+        if self._away:
+            self._out.notice("the service answers again")
+        self._away = False
+
+    @contextlib.contextmanager
+    def told(self) -> Iterator[None]:
+        """Listen to the package's log."""
+        log = logging.getLogger("interlock")
+        log.addFilter(self)
+        try:
+            yield
+        finally:
+            log.removeFilter(self)
+
+
+class Follower:
+    """The journal of one task, event by event. `view` is the task as last read."""
+
+    def __init__(self, client: Client, task_id: str, after: int, timeout: float | None, outages: Outages) -> None:
         self.view: dict[str, Any] = {}
-        self.on_state: Callable[[View], None] = lambda _: None
         self._client = client
-        self._path = task_path(task_id)
         self._task_id = task_id
         self._after = after
         self._deadline = None if timeout is None else time.monotonic() + timeout
-        self._notice = notice
-        self._out_of_reach = False
+        self._outages = outages
 
-    def look(self) -> dict[str, Any]:
+    def look(self, timeout: float | None = None) -> dict[str, Any]:
         """The task as it is now. Raises as Client.request."""
-        self.view = self._client.request("GET", self._path)
-        self.on_state(self.view)
+        self.view = self._client.request("GET", task_path(self._task_id), timeout=timeout)
         return self.view
 
-    def events(self) -> Iterator[dict[str, Any]]:
+    def events(self) -> Iterator[JournalEvent]:
         """Every event behind `after`, until the task has ended and all was told.
 
-        An outage between two readings is told and waited out. Raises CommandFailed when the time is over.
+        Raises CommandFailed when the time is over.
         """
-        quiet = 0
-        if not self.view:
-            self.look()
-        while True:
-            told = self._after
-            yield from self._guarded(self._read_events)
-            if self._ended():
-                return
-            self._check_time()
-            quiet = 0 if self._after > told else quiet + 1
-            self._pause(growing_delay(quiet, 0.1, 2.0, 1.5))
-            self._guarded(self._read_state)
+        producer = TaskProducer(client=self._client)
+        with self._outages.told():
+            while True:
+                with producer.watch(self._task_id, after=self._after) as watch, self._ending(watch.close):
+                    for event in watch:
+                        self._outages.over()
+                        # Not the watch's: it may have been set back with the service.
+                        self._after = event.seq
+                        yield event
+                self._check_time()
+                self._outages.over()
+                # Somebody may have queued again what was unknown a moment ago: then it goes on.
+                if Task.read(self.look()).ended:
+                    return
 
-    def _ended(self) -> bool:
-        # The view may be older than the journal that was read after it, never the other way round.
-        return Task.read(self.view).ended and self._after >= int(self.view.get("journalSeq") or 0)
-
-    def _read_events(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        while True:
-            page = self._client.request("GET", f"{self._path}/journal", params={"after": self._after, "limit": 200})
-            found += page["items"]
-            if page["items"]:
-                self._after = int(page["items"][-1]["seq"])
-            if not page.get("nextCursor") or len(found) >= 1000:
-                return found
-
-    def _read_state(self) -> list[dict[str, Any]]:
-        self.look()
-        return []
-
-    def _guarded(self, read: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
-        """What was read; nothing during an outage, which is said once."""
+    @contextlib.contextmanager
+    def _ending(self, close: Any) -> Iterator[None]:
+        """Call `close` when the time is over."""
+        if self._deadline is None:
+            yield
+            return
+        timer = threading.Timer(max(0.0, self._deadline - time.monotonic()), close)
+        timer.daemon = True
+        timer.start()
         try:
-            found = read()
-        except (Unreachable, ApiError) as error:
-            if isinstance(error, ApiError) and not error.retryable:
-                raise
-            if not self._out_of_reach:
-                self._notice(f"{error}; still trying")
-            self._out_of_reach = True
-            return []
-        if self._out_of_reach:
-            self._notice("the service answers again")
-        self._out_of_reach = False
-        return found
+            yield
+        finally:
+            timer.cancel()
 
     def _check_time(self) -> None:
-        if self._deadline is not None and time.monotonic() >= self._deadline:
-            raise CommandFailed(
-                f"the time is over; the task is {self.view.get('status')} and goes on",
-                ExitCode.TIMEOUT,
-                next=f"interlock tasks watch {self._task_id} --after {self._after} goes on from here.",
-            )
+        if self._deadline is None or time.monotonic() < self._deadline:
+            return
+        with contextlib.suppress(InterlockError):  # This is for better words, and to see an end of just now.
+            if Task.read(self.look(timeout=2)).ended and self._after >= int(self.view.get("journalSeq") or 0):
+                return
+        words = f"the time is over; the task is {self.view.get('status')} and goes on"
+        raise CommandFailed(words, ExitCode.TIMEOUT, next=self.how_to_go_on())
 
-    def _pause(self, seconds: float) -> None:
-        left = seconds if self._deadline is None else max(0.0, min(seconds, self._deadline - time.monotonic()))
-        time.sleep(left)
+    def how_to_go_on(self) -> str:
+        """The command that tells what comes next."""
+        return f"interlock tasks watch {self._task_id} --after {self._after} goes on from here."
