@@ -75,3 +75,26 @@ def spin(inp: Any, ctx: TaskContext) -> None:
     begin(inp)
     while True:
         time.sleep(0.01)
+
+
+def fork(inp: Any, ctx: TaskContext) -> int:
+    child = os.fork()
+    if child == 0:
+        ctx.progress(99)  # heard by nobody
+        return -1
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def return_fault(inp: Any, ctx: TaskContext) -> Any:
+    return Hostile(SystemExit)
+
+
+class Hostile(dict[str, Any]):
+    """A value that raises when it is looked at."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        super().__init__(a=1)
+        self.error = error
+
+    def items(self) -> Any:
+        raise self.error("no luck")

@@ -120,6 +120,21 @@ def test_a_handler_may_have_children_of_its_own(live: Live) -> None:
     assert live.wait(live.submit(None), 60).result == [2, 4, 6]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_fork_of_a_child_ends_with_its_handler(live: Live) -> None:
+    start(live, handlers.fork)
+    assert [live.wait(live.submit(number)).result for number in range(2)] == [0, 0]
+
+
+def test_a_result_that_cannot_be_read_does_not_cost_the_process(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    start(live, handlers.return_fault)
+    task = live.wait(live.submit())
+    assert task.failure is not None
+    assert (task.status, task.failure.code) == ("failed", "RESULT_NOT_STORABLE")
+    wait_until(lambda: "RESULT_NOT_STORABLE: the result cannot be read: SystemExit: no luck" in caplog.text)
+
+
 def test_a_drain_ends_a_handler_that_goes_on(live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolation, "KILL_AFTER", 0.3)
     note = tmp_path / "note"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,6 +22,7 @@ from interlock import (
     TaskProducer,
     UnknownOutcome,
 )
+from sdk.isolated_handlers import Hostile
 from sdk.live import Live
 from support.proxy import MakeProxy
 from support.waiting import wait_until
@@ -240,6 +242,45 @@ def test_b19_b26_a_result_that_cannot_be_stored_ends_the_task_at_once(live: Live
         assert live.kinds(task.id).count("claimed") == 1
         assert task.id in {found.id for found in live.producer.list(type=live.type, status="failed")}
     assert wait_until(lambda: not live.spooled())
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_b26_a_result_that_raises_keeps_no_slot(live: Live, caplog: pytest.LogCaptureFixture, kind: str) -> None:
+    def give(inp: Any, ctx: TaskContext) -> Any:
+        return inp if inp == "good" else Hostile(RuntimeError if inp == "error" else SystemExit)
+
+    async def give_async(inp: Any, ctx: TaskContext) -> Any:
+        return give(inp, ctx)
+
+    live.start(give if kind == "sync" else give_async, max_concurrent=1)
+    bad = [live.wait(live.submit(inp)) for inp in ("error", "exit")]
+    assert [task.failure and task.failure.code for task in bad] == ["RESULT_NOT_STORABLE"] * 2
+    assert live.wait(live.submit("good")).result == "good"
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [line for line in told if bad[0].id in line and "RESULT_NOT_STORABLE" in line]
+
+
+def test_a_log_that_raises_keeps_no_slot(live: Live) -> None:
+    def refuse(record: logging.LogRecord) -> bool:
+        if record.getMessage().startswith("task "):
+            raise RuntimeError("a filter with a fault")
+        return True
+
+    def fail(inp: Any, ctx: TaskContext) -> Any:
+        if inp == "fail":
+            raise ValueError("told")
+        return inp
+
+    log = logging.getLogger("interlock")
+    live.start(fail, max_concurrent=1)
+    log.addFilter(refuse)
+    try:
+        failed = live.wait(live.submit("fail"))
+    finally:
+        log.removeFilter(refuse)
+    assert failed.failure is not None
+    assert failed.failure.message == "told"
+    assert live.wait(live.submit("good")).result == "good"
 
 
 def test_requests_for_each_task_stay_few_under_load(live: Live, make_proxy: MakeProxy) -> None:

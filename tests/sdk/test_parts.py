@@ -22,6 +22,7 @@ from interlock.outcome import Outcome, Release, conclude_error, conclude_return
 from interlock.stream import Frame, read_frames
 from interlock.submission import BATCH_BYTES, pack
 from interlock.task import read_time, write_time
+from sdk.isolated_handlers import Hostile
 
 
 def make_attempt(**options: Any) -> Attempt:
@@ -207,6 +208,31 @@ def test_b19_b26_results_that_cannot_be_stored_fail_the_task_here() -> None:
         "code": "RESULT_NOT_STORABLE",
         "message": "the result is not JSON: at /rows/1: nan is not a JSON number",
     }
+
+
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_b26_a_result_that_raises_when_it_is_read_is_an_outcome_too(error: type[BaseException]) -> None:
+    for value in (Hostile(error), [{"deep": Hostile(error)}]):
+        ended = conclude_return(make_attempt(), value)
+        told = fields_of(ended)
+        assert (told["outcome"], told["error"]["code"]) == ("failed", "RESULT_NOT_STORABLE")
+        assert told["error"]["message"] == f"the result cannot be read: {error.__name__}: no luck"
+        assert error.__name__ in (ended.reason or "")
+    described = fields_of(conclude_error(make_attempt(), Cancelled("x", details={"y": Hostile(error)})))
+    assert described["error"] == {"code": "CANCELLED", "message": "x", "details": {"omitted": "no luck"}}
+
+
+def test_an_exception_that_cannot_be_looked_at_is_an_outcome_too() -> None:
+    class Unreadable(Exception):
+        def __str__(self) -> str:
+            raise SystemExit
+
+        @property
+        def code(self) -> str:
+            raise KeyboardInterrupt
+
+    told = fields_of(conclude_error(make_attempt(), Unreadable()))
+    assert (told["outcome"], told["error"]["code"]) == ("failed", "Unreadable")
 
 
 @pytest.mark.parametrize("value", [None, "", 0, False, [], {}])

@@ -17,16 +17,19 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from types import FrameType
 from typing import Any, cast
 
 from interlock.attempt import Attempt, InputRefused, StopReason
 from interlock.context import TaskContext
+from interlock.forking import end_child, leave_to_parent
 from interlock.handler import Handler
 from interlock.json_text import clean_text
 from interlock.notes import Notes, storable
 from interlock.outcome import Outcome, Release, conclude_error, conclude_return, refuse_input, write_error
 
 CHILD = "interlock-handler-process"
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ class Forward:
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._lock = threading.Lock()
+        self._forked = False
+        leave_to_parent(self)
 
     def set_progress(self, percent: float | None, message: str | None) -> None:
         """As Notes.set_progress."""
@@ -79,7 +84,16 @@ class Forward:
         """Tell the end."""
         self._send(("ended", ended))
 
+    def forget_parent(self) -> None:
+        """In a child that a handler forked: it tells nothing, and does not keep the pipe open when this process is gone."""
+        self._forked = True
+        self._pipe.close()
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+
     def _send(self, message: tuple[Any, ...]) -> None:
+        if self._forked:
+            return
         with self._lock:
             self._pipe.send(message)
 
@@ -132,7 +146,9 @@ class Child:
             self._attempt = attempt
             if self._stopped is not None:
                 attempt.stop(self._stopped)
+        pid = os.getpid()
         failure: str | None = None
+        raised: BaseException | None = None
         ended: Outcome | Release
         try:
             value = attempt.read_input()
@@ -140,19 +156,37 @@ class Child:
             value = contextvars.copy_context().run(handler.fn, value, attempt.context)
         except InputRefused as refused:
             ended = refuse_input(attempt, refused.reason)
+            failure = ended.reason
         except BaseException as error:  # a handler may raise anything, SystemExit included
+            raised = error
             ended = conclude_error(attempt, error)
-            failure = clean_text("".join(traceback.format_exception(type(error), error, error.__traceback__)), 65_536)
+            failure = read_traceback(error)
         else:
             ended = conclude_return(attempt, value, job.result_bytes)
+            failure = ended.reason
+        if os.getpid() != pid:
+            end_child(raised)
         if isinstance(ended, Release):
             return Ended(ended.reason, None)
         return Ended(ended.status, ended.body[len(attempt.ids) :], failure if ended.status in ("failed", "unknown") else None)
 
 
+def read_traceback(error: BaseException) -> str:
+    """The traceback as text, for the worker's log."""
+    try:
+        return clean_text("".join(traceback.format_exception(type(error), error, error.__traceback__)), 65_536)
+    except BaseException as broken:  # an exception of the user's that cannot be looked at
+        return f"{type(error).__name__} (its traceback cannot be read: {type(broken).__name__})"
+
+
+def _leave_to_worker(_number: int, _frame: FrameType | None) -> None:
+    pass
+
+
 def main(pipe: Connection) -> None:
     """The child's program."""
     # Signals to the whole group (Ctrl-C, a service manager's SIGTERM) drain the worker; it ends its children itself.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    for number in SIGNALS:
+        # A handler that does nothing, since "ignored" would be inherited: what a handler starts could not be terminated.
+        signal.signal(number, _leave_to_worker)
     Child(pipe).serve()

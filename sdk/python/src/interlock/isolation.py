@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from interlock.attempt import Attempt
+from interlock.forking import leave_to_parent
 from interlock.handler import Handler
 from interlock.isolated import CHILD, Ended, Job, main
 from interlock.outcome import Outcome, Release, conclude_stopped, report, write_error
@@ -81,6 +82,7 @@ class Children:
         self._lock = threading.Lock()
         self._closed = False
         _open.add(self)
+        leave_to_parent(self)
 
     def run(self, attempt: Attempt, result_bytes: int) -> Outcome | Release:
         """Run the attempt in a child and say how it ended."""
@@ -115,6 +117,12 @@ class Children:
         if ended.failure is not None:
             log.warning("task %s (%s) %s:\n%s", attempt.task_id, attempt.handler.type, ended.status, ended.failure)
         return Release(attempt, ended.status) if ended.fields is None else rebuild(attempt, ended.status, ended.fields)
+
+    def forget_parent(self) -> None:
+        """In a forked child: the processes are the parent's; it must not end them, nor keep their pipes open."""
+        children, self._all, self._idle = list(self._all), set(), []
+        for child in children:
+            child.pipe.close()
 
     def close(self) -> None:
         """End every child. Attempts that still run there have been given back."""

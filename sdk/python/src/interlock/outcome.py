@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from interlock.errors import Cancelled, HandlerSignal, NotJson, NotValid, Retryable, UnknownOutcome
-from interlock.json_text import clean_text, encode
+from interlock.json_text import clean_text, decode, encode
 
 if TYPE_CHECKING:
     from interlock.attempt import Attempt
@@ -32,6 +32,7 @@ class Outcome:
     file: SpoolFile | None = field(default=None, repr=False)
     not_before: float = 0.0
     tries: int = 0
+    reason: str | None = None  # for the worker's log: why there is a failure although no handler raised
 
 
 @dataclass(slots=True)
@@ -48,25 +49,47 @@ class Release:
 
 
 def conclude_return(attempt: Attempt, value: Any, result_bytes: int = RESULT_BYTES) -> Outcome:
-    """The outcome of a handler that returned; a result that cannot be stored fails the task with a clear reason."""
+    """The outcome of a handler that returned; a result that cannot be stored fails the task with a clear reason.
+
+    Raises nothing: reading the value may run code of the user's, and an attempt without an outcome keeps its slot.
+    """
     contract = attempt.handler.contract
     try:
         result = encode(value if contract is None else contract.write_output(value), "the result")
     except (NotJson, NotValid) as error:
-        return report(attempt, "failed", write_error("RESULT_NOT_STORABLE", str(error)))
+        return refuse(attempt, "RESULT_NOT_STORABLE", str(error))
+    except BaseException as error:
+        text = f"the result cannot be read: {type(error).__name__}: {read_text(error)}"
+        return refuse(attempt, "RESULT_NOT_STORABLE", text)
     if len(result) > result_bytes:
         text = f"the result has {len(result)} bytes, more than the limit of {result_bytes}; store it elsewhere and return a reference"
-        return report(attempt, "failed", write_error("RESULT_TOO_LARGE", text))
+        return refuse(attempt, "RESULT_TOO_LARGE", text)
     return report(attempt, "succeeded", b',"result":' + result)
 
 
 def refuse_input(attempt: Attempt, error: NotValid) -> Outcome:
     """The outcome of an attempt whose input the contract refuses: no retry can change it."""
-    return report(attempt, "failed", write_error("INPUT_NOT_VALID", str(error), {"pointer": error.pointer}))
+    return refuse(attempt, "INPUT_NOT_VALID", str(error), {"pointer": error.pointer})
+
+
+def refuse(attempt: Attempt, code: str, text: str, details: Mapping[str, Any] | None = None) -> Outcome:
+    """A failure that is not the handler's own; its reason is for the worker's log too."""
+    outcome = report(attempt, "failed", write_error(code, text, details))
+    outcome.reason = f"{code}: {clean_text(text, TEXT_BYTES)}"
+    return outcome
 
 
 def conclude_error(attempt: Attempt, error: BaseException) -> Outcome | Release:
-    """The outcome of a handler that raised. What stopped it counts only where the handler did not say otherwise."""
+    """The outcome of a handler that raised. Raises nothing, whatever the exception does when it is looked at."""
+    try:
+        return judge_error(attempt, error)
+    except BaseException:
+        text = "the handler failed, and its failure cannot be told"
+        return report(attempt, "failed", write_error(type(error).__name__, text))
+
+
+def judge_error(attempt: Attempt, error: BaseException) -> Outcome | Release:
+    """The outcome for an exception. What stopped the handler counts only where it did not say otherwise."""
     if isinstance(error, UnknownOutcome):
         return report(attempt, "unknown", describe(error))
     if isinstance(error, Retryable):
@@ -107,12 +130,17 @@ def describe(error: BaseException) -> bytes:
     """The `error` field for an exception: its own code if it has one, else its class; text that no report fails on."""
     code = getattr(error, "code", None)
     code = code if isinstance(code, str) and code.strip() else type(error).__name__
-    try:
-        text = error.message if isinstance(error, HandlerSignal) else str(error)
-    except Exception as broken:  # A __str__ of the user's that fails must not take the report with it.
-        text = f"(its text cannot be read: {type(broken).__name__})"
+    text = read_text(error)
     details = getattr(error, "details", None)
     return write_error(code, text or type(error).__name__, details if isinstance(details, Mapping) else None)
+
+
+def read_text(error: BaseException) -> str:
+    """The text of an exception; a `__str__` of the user's that fails must not take the report with it."""
+    try:
+        return str(error.message if isinstance(error, HandlerSignal) else error)
+    except BaseException as broken:
+        return f"(its text cannot be read: {type(broken).__name__})"
 
 
 def write_error(code: str, message: str, details: Mapping[str, Any] | None = None) -> bytes:
@@ -120,10 +148,10 @@ def write_error(code: str, message: str, details: Mapping[str, Any] | None = Non
     fields: dict[str, Any] = {"code": clean_code(code), "message": clean_text(message, TEXT_BYTES)}
     if details is not None:
         try:
-            small = len(encode(details)) <= 4 * TEXT_BYTES
-            fields["details"] = dict(details) if small else {"omitted": "the details were too large"}
-        except NotJson as error:
-            fields["details"] = {"omitted": clean_text(str(error), 1024)}
+            data = encode(dict(details))
+            fields["details"] = decode(data) if len(data) <= 4 * TEXT_BYTES else {"omitted": "the details were too large"}
+        except BaseException as error:  # the user's own mapping may raise anything
+            fields["details"] = {"omitted": clean_text(read_text(error), 1024)}
     return b',"error":' + encode(fields)
 
 

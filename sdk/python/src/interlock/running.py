@@ -10,13 +10,16 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import os
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from interlock.attempt import Attempt, InputRefused
 from interlock.context import TaskContext
+from interlock.forking import end_child, leave_to_parent
 from interlock.isolation import Children
 from interlock.json_text import clean_text, has_surrogate
 from interlock.outcome import Outcome, Release, conclude_error, conclude_return, refuse_input
@@ -78,7 +81,11 @@ class Threads:
                     self._waking = False
                 attempt = self._queue.popleft()
                 self._wake_one()
-            self._run(attempt)
+            try:
+                self._run(attempt)
+            except BaseException:  # This thread serves the next ones too.
+                with contextlib.suppress(BaseException):
+                    log.exception("running task %s failed unexpectedly", attempt.task_id)
 
 
 class Loop:
@@ -112,6 +119,16 @@ class Loop:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(2.0)
 
+    def forget_parent(self) -> None:
+        """In a child forked on the loop: it shares the loop's sockets, so it ends as soon as its handler waits."""
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None or thread.ident != threading.get_ident():
+            return
+        ready = getattr(loop, "_ready", None)  # what other handlers were to do next; it is the parent's to do
+        if isinstance(ready, deque):
+            ready.clear()
+        loop.call_soon(os._exit, 0)
+
     def _start_all(self, attempts: list[Attempt]) -> None:
         for attempt in attempts:
             self._run(attempt)
@@ -142,7 +159,9 @@ class Runner:
         self._loop = Loop(self._run_async)
         self._children = Children(worker_id, news)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._forked = False
         self.result_bytes = 256 * 1024
+        leave_to_parent(self)
 
     def start(self, attempts: Sequence[Attempt]) -> None:
         """Start every attempt at once."""
@@ -155,6 +174,11 @@ class Runner:
         if on_loop:
             self._loop.start(on_loop)
 
+    def forget_parent(self) -> None:
+        """In a forked child: whatever comes out of a handler here ends the child, and nothing else runs."""
+        self._forked = True
+        self._loop.forget_parent()
+
     def close(self) -> None:
         """End the threads that no handler holds."""
         self._threads.close()
@@ -166,18 +190,20 @@ class Runner:
             return
         if attempt.handler.isolation == "process":
             try:
-                self._finish(attempt, self._children.run(attempt, self.result_bytes))
-            except Exception as error:  # An attempt that nobody ends would be renewed for ever.
+                ended = self._children.run(attempt, self.result_bytes)
+            except BaseException as error:  # An attempt that nobody ends would be renewed for ever.
                 self._end_with(attempt, error)
+            else:
+                self._finish(attempt, ended)
             return
         try:
             value = contextvars.copy_context().run(attempt.handler.fn, attempt.read_input(), attempt.context)
         except InputRefused as refused:
-            self._refuse(attempt, refused)
+            self._tell_and_finish(attempt, refuse_input(attempt, refused.reason))
         except BaseException as error:  # a handler may raise anything, SystemExit included
             self._end_with(attempt, error)
         else:
-            self._finish(attempt, conclude_return(attempt, value, self.result_bytes))
+            self._end(attempt, value)
 
     def _run_async(self, attempt: Attempt) -> None:
         task = asyncio.get_running_loop().create_task(self._await(attempt))
@@ -195,11 +221,11 @@ class Runner:
         try:
             value = await attempt.handler.fn(attempt.read_input(), attempt.context)
         except InputRefused as refused:
-            self._refuse(attempt, refused)
+            self._tell_and_finish(attempt, refuse_input(attempt, refused.reason))
         except BaseException as error:  # see above; it must not end the loop of the others
             self._end_with(attempt, error)
         else:
-            self._finish(attempt, conclude_return(attempt, value, self.result_bytes))
+            self._end(attempt, value)
 
     def _begin(self, attempt: Attempt) -> bool:
         """Whether the handler is to be called at all: not after a stop that came before it started."""
@@ -209,19 +235,23 @@ class Runner:
         self._end_with(attempt, asyncio.CancelledError())
         return False
 
-    def _refuse(self, attempt: Attempt, refused: InputRefused) -> None:
-        log.warning("task %s (%s) failed: its input is not valid: %s", attempt.task_id, attempt.handler.type, refused.reason)
-        self._finish(attempt, refuse_input(attempt, refused.reason))
+    def _end(self, attempt: Attempt, value: Any) -> None:
+        self._tell_and_finish(attempt, conclude_return(attempt, value, self.result_bytes))
 
     def _end_with(self, attempt: Attempt, error: BaseException) -> None:
+        self._tell_and_finish(attempt, conclude_error(attempt, error), error)
+
+    def _tell_and_finish(self, attempt: Attempt, ended: Outcome | Release, error: BaseException | None = None) -> None:
+        if self._forked:
+            end_child(error)
         try:
-            ended = conclude_error(attempt, error)
-        except Exception:
-            log.exception("the failure of task %s cannot be told", attempt.task_id)
-            ended = conclude_error(attempt, RuntimeError("the handler failed, and its failure cannot be told"))
-        if isinstance(ended, Outcome) and ended.status in ("failed", "unknown"):
-            log_failure(attempt, ended.status, error)
-        self._finish(attempt, ended)
+            if isinstance(ended, Outcome) and ended.status in ("failed", "unknown"):
+                log_failure(attempt, ended, error)
+        except BaseException:  # A log that cannot take it (a filter of the user's, say) must not keep the slot.
+            with contextlib.suppress(BaseException):
+                log.warning("task %s (%s) failed, and why cannot be logged", attempt.task_id, attempt.handler.type)
+        finally:
+            self._finish(attempt, ended)
 
 
 def cancel_soon(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
@@ -230,11 +260,16 @@ def cancel_soon(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> No
         loop.call_soon_threadsafe(task.cancel)
 
 
-def log_failure(attempt: Attempt, status: str, error: BaseException) -> None:
-    """Tell of a handler's failure, with its traceback: as text where a log file could not take it as it is."""
+def log_failure(attempt: Attempt, ended: Outcome, error: BaseException | None) -> None:
+    """Tell of a failure, a handler's own with its traceback: as text where a log file could not take it as it is."""
+    if error is None:
+        log.warning("task %s (%s) %s: %s", attempt.task_id, attempt.handler.type, ended.status, ended.reason)
+        return
     told = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     name = type(error).__name__
     if has_surrogate(told):
-        log.warning("task %s (%s) %s: %s\n%s", attempt.task_id, attempt.handler.type, status, name, clean_text(told, 65_536))
+        log.warning(
+            "task %s (%s) %s: %s\n%s", attempt.task_id, attempt.handler.type, ended.status, name, clean_text(told, 65_536)
+        )
     else:
-        log.warning("task %s (%s) %s: %s", attempt.task_id, attempt.handler.type, status, name, exc_info=error)
+        log.warning("task %s (%s) %s: %s", attempt.task_id, attempt.handler.type, ended.status, name, exc_info=error)

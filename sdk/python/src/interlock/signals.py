@@ -8,6 +8,8 @@ import signal
 from types import FrameType
 from typing import Any
 
+from interlock.forking import leave_to_parent
+
 log = logging.getLogger("interlock")
 
 
@@ -26,11 +28,17 @@ class Signals:
             except (ValueError, OSError, NotImplementedError, AttributeError) as error:
                 log.warning("signals cannot be caught here (%s): stop the worker with Ctrl-C or drain()", error)
                 break
+        leave_to_parent(self)
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.forget_parent()
+
+    def forget_parent(self) -> None:
+        """Catch no more. In a forked child nobody would heed what is caught: it could not be ended."""
         for number, before in self._before.items():
             signal.signal(number, before if before is not None else signal.SIG_DFL)
+        self._before = {}
 
     def wait(self, seconds: float) -> bool:
         """Wait for a signal; whether one came. Ctrl-C counts also where it could not be caught."""

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from interlock.errors import NotJson, SpoolError, SpoolLocked
+from interlock.forking import leave_to_parent
 from interlock.json_text import clean_text, encode
 from interlock.outcome import Outcome
 
@@ -63,6 +64,11 @@ class Spool:
             self._held = lock_file(self.folder / LOCK_NAME)
         except OSError as error:
             raise SpoolError(f"the spool folder {self.folder} cannot be used: {error}") from error
+        leave_to_parent(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: it must not hold the folder when its parent has ended. The parent's lock stays."""
+        self._held.close()
 
     def sweep_in_background(self) -> None:
         """Remove settled files in a thread of its own: on a busy disk that takes longer than sending them."""

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from interlock.client import Client
 from interlock.contract import TaskContract
+from interlock.forking import leave_to_parent
 from interlock.handler import WORKER_ID_FORM, EffectSafety, Handler, Isolation, LeaseDoubt
 from interlock.isolated import is_child
 from interlock.isolation import check_isolated
@@ -67,6 +68,13 @@ class TaskWorker:
         self._handlers: dict[tuple[str, int], Handler] = {}
         self._lock = threading.Lock()
         self._life: Life | None = None
+        leave_to_parent(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: the worker runs in the parent. Here it is as new, another process of the same worker."""
+        self.instance_id = str(uuid.uuid4())
+        self._lock = threading.Lock()
+        self._life = None
 
     def __repr__(self) -> str:
         return f"TaskWorker(worker_id={self.worker_id!r}, pool={self.pool!r}, handlers={len(self._handlers)})"
