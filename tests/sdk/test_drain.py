@@ -12,6 +12,7 @@ import pytest
 
 from interlock import ApiError, TaskContext, Unreachable
 from interlock.client import Client
+from interlock.ledger import Ledger
 from sdk.live import Live
 from support.proxy import MakeProxy
 from support.waiting import wait_until
@@ -200,7 +201,7 @@ def test_a_worker_that_the_service_refuses_says_so_at_once(live: Live) -> None:
     assert "task-worker" in str(refused.value)
 
 
-def test_a_worker_starts_before_its_service_does(live: Live, make_proxy: MakeProxy) -> None:
+def test_a_worker_starts_before_its_service_does(live: Live, make_proxy: MakeProxy, caplog: pytest.LogCaptureFixture) -> None:
     proxy = make_proxy(live.url)
     proxy.cut()
     worker = live.worker(lambda inp, ctx: inp, through=proxy)
@@ -209,6 +210,36 @@ def test_a_worker_starts_before_its_service_does(live: Live, make_proxy: MakePro
     proxy.restore()
     assert live.wait(task_id, 30).result == "later"
     wait_until(lambda: live.client("operator").request("GET", f"/v1/workers/{worker.worker_id}")["handlers"], 30)
+    wait_until(lambda: "registered again" in caplog.text)
+    told = [record.getMessage() for record in caplog.records if "registered" in record.getMessage()]
+    assert "the worker is not registered yet" in told[0]
+    assert [line for line in told if "again" in line] == ["the worker is registered again"]
+
+
+def test_no_heartbeat_follows_the_goodbye(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = live.start(lambda inp, ctx: inp)
+    request = Client.request
+    order: list[str] = []
+    beating, gone = threading.Event(), threading.Event()
+
+    def watch(self: Client, method: str, path: str, **options: Any) -> Any:
+        if path == "/v1/attempts/heartbeat":
+            beating.set()
+            gone.wait(0.5)  # on its way for so long, unless the goodbye comes first
+            order.append("heartbeat")
+        if method == "DELETE":
+            order.append("goodbye")
+            gone.set()
+        return request(self, method, path, **options)
+
+    def beat_first(self: Ledger, deadline: float) -> bool:
+        return beating.wait(10) and wait_until_idle(self, deadline)
+
+    wait_until_idle = Ledger.wait_until_idle
+    monkeypatch.setattr(Client, "request", watch)
+    monkeypatch.setattr(Ledger, "wait_until_idle", beat_first)
+    worker.drain()
+    assert order == ["heartbeat", "goodbye"]
 
 
 def test_a_running_worker_is_not_started_again(live: Live) -> None:

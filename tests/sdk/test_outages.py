@@ -111,8 +111,9 @@ def test_b61_on_a_full_disk_outcomes_go_directly_and_no_more_is_claimed(
 
 @pytest.mark.parametrize("fault", ["cut", "black hole"])
 def test_b52_without_its_stream_a_worker_polls_and_reopens(
-    live: Live, make_proxy: MakeProxy, monkeypatch: pytest.MonkeyPatch, fault: str
+    live: Live, make_proxy: MakeProxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: str
 ) -> None:
+    caplog.set_level(logging.INFO, logger="interlock")
     proxy = make_proxy(live.url)
     monkeypatch.setattr(stream_module, "SILENCE", 2.0)
     config = {"streamUrl": proxy.url, "pollSeconds": 1}
@@ -134,6 +135,10 @@ def test_b52_without_its_stream_a_worker_polls_and_reopens(
     proxy.restore()
     wait_until(lambda: proxy.count("GET", "/v1/stream") >= 2, 15)
     assert live.wait(live.submit(3)).result == 3
+    wait_until(lambda: "the stream is back" in caplog.text)
+    told = [record.getMessage() for record in caplog.records]
+    assert told.count("the stream is back") == 1
+    assert any("polling meanwhile" in line for line in told[: told.index("the stream is back")])
 
 
 def test_b54_a_stream_that_drops_at_once_is_reopened_ever_more_slowly(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,7 @@ class Life:
         self._turn = threading.Event()  # something for the keeper to do
         self._register_due = False
         self._told_unregistered = False
+        self._unregistered = False  # it was told that the service could not be asked
         self._fault: BaseException | None = None
         self._drain_seconds = plan.drain_timeout
         self._poll_seconds = 5.0
@@ -178,17 +179,26 @@ class Life:
             if error.code == "WORKER_ID_CONFLICT":
                 if not self._told_unregistered:
                     log.warning("the worker goes on unregistered: %s", error)
-                self._told_unregistered = True
+                self._told_unregistered = self._unregistered = True
             elif error.retryable:
-                log.warning("the worker is not registered yet: %s", error)
-                self._register_due = True
+                self._register_later(error)
             elif first:
                 raise
             else:
                 log.error("the registration is refused: %s", error)
+                self._unregistered = True
         except Unreachable as error:
-            log.warning("the worker is not registered yet: %s", error)
-            self._register_due = True
+            self._register_later(error)
+        else:
+            if self._unregistered:
+                log.warning("the worker is registered again")  # as loud as its loss was told
+            self._unregistered = False
+            self._told_unregistered = False
+
+    def _register_later(self, error: InterlockError) -> None:
+        log.warning("the worker is not registered yet: %s", error)
+        self._unregistered = True
+        self._register_due = True
 
     def _drain(self) -> None:
         """Claim none, let handlers end, stop the rest, report, give back, and take the instance off the list."""
@@ -216,6 +226,8 @@ class Life:
         left = len(self._ledger.ready)
         if left:
             log.warning("%d outcomes are not sent; they stay in %s for the next start", left, self._spool.folder)
+        # No heartbeat may follow the goodbye: the instance would be on the list again.
+        self._renewal.close(3.0 if sent else 0.5)
         path = f"/v1/workers/{self._plan.worker_id}/instances/{self._plan.instance_id}"
         try:
             self._client.request("DELETE", path, timeout=3.0 if sent else 0.5)

@@ -58,14 +58,15 @@ class Renewal:
         for thread in self._threads:
             thread.start()
 
-    def close(self) -> None:
-        """End the threads."""
+    def close(self, timeout: float = 5.0) -> None:
+        """End the threads; waits so many seconds at most for a heartbeat that is on its way."""
         for condition in (self._changed, self._watch_changed):
             with condition:
                 self._closed = True
                 condition.notify_all()
+        end = clock.now() + timeout
         for thread in self._threads:
-            thread.join(5.0)
+            thread.join(max(0.0, end - clock.now()))
 
     def watch(self, attempts: Sequence[Attempt]) -> None:
         """Renew these from now on."""

@@ -66,6 +66,7 @@ class Stream:
         self._closing = threading.Event()
         self._open: EventStream | None = None
         self._thread = threading.Thread(target=self._run, name="interlock-stream", daemon=True)
+        self._told_lost: int | None = None  # the level at which the log last said that there is none
         self.connected = False
 
     def start(self) -> None:
@@ -94,11 +95,11 @@ class Stream:
                 else:
                     pause = jittered(CONFIG_EVERY)
             except ApiError as error:
-                log.warning("the stream is refused: %s", error)
+                self._tell_loss(logging.WARNING, "the stream is refused: %s", error)
                 pause = None if error.retryable else jittered(60.0)
             except InterlockError as error:
                 if not self._closing.is_set():
-                    log.info("no stream, polling meanwhile: %s", error)
+                    self._tell_loss(logging.INFO, "no stream, polling meanwhile: %s", error)
             except Exception:
                 log.exception("the stream failed unexpectedly; it is opened again")
             if self._closing.is_set():
@@ -109,6 +110,10 @@ class Stream:
             if clock.now() - begun > STEADY:
                 backoff.reset()
             self._pause(backoff.next() if pause is None else pause)
+
+    def _tell_loss(self, level: int, text: str, error: InterlockError) -> None:
+        log.log(level, text, error)
+        self._told_lost = max(level, self._told_lost or level)
 
     def _pause(self, seconds: float) -> None:
         self._closing.wait(seconds)
@@ -136,6 +141,9 @@ class Stream:
     def _heed(self, frame: Frame) -> None:
         if frame.event == "ready":
             self.connected = True
+            if self._told_lost is not None:
+                log.log(self._told_lost, "the stream is back")  # as loud as its loss was told
+                self._told_lost = None
             self._on_ready()
         elif frame.event == "wake":
             types = frame.data.get("types")
