@@ -76,9 +76,13 @@ WHERE (SELECT count(*) FROM tasks t WHERE t.project = g.project AND t.concurrenc
       + (SELECT count(*) FROM tasks t WHERE t.project = g.project AND t.concurrency_key = g.key AND t.status = 'queued'
            AND t.hold IS NULL AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool)
       < least(g.concurrency_limit, (SELECT k.most FROM concurrency_keys k WHERE k.project = g.project AND k.key = g.key))
-UNION  -- or with ready tasks that no longer fit: a claim died before it could put them out
-SELECT t.project, t.concurrency_key FROM tasks t JOIN concurrency_keys k ON k.project = t.project AND k.key = t.concurrency_key
-WHERE t.status = 'queued' AND t.hold IS NULL AND t.concurrency_key IS NOT NULL
-  AND (SELECT count(*) FROM tasks r WHERE r.project = t.project AND r.concurrency_key = t.concurrency_key AND r.status = 'running')
-      >= least(t.concurrency_limit, k.most)
+UNION  -- or with ready tasks that no longer fit: a claim died before it could put them out. Holders are few; ready work may be much.
+SELECT r.project, r.key
+FROM (SELECT h.project, h.concurrency_key AS key, count(*) AS held
+      FROM (SELECT t.project, t.concurrency_key FROM tasks t WHERE t.status = 'running' AND t.concurrency_key IS NOT NULL LIMIT 20000) h
+      GROUP BY 1, 2) r
+CROSS JOIN LATERAL (
+    SELECT FROM tasks t WHERE t.project = r.project AND t.concurrency_key = r.key AND t.status = 'queued' AND t.hold IS NULL
+      AND r.held >= least(t.concurrency_limit, (SELECT k.most FROM concurrency_keys k WHERE k.project = r.project AND k.key = r.key))
+    LIMIT 1) stuck
 LIMIT 1000
