@@ -35,7 +35,8 @@ log = logging.getLogger("interlock.db")
 logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns of every pipeline that a refusal ended
 
 SQL = Path(__file__).parent / "sql"
-CALL_SECONDS = 25.0  # below every gateway's limit: what we did not finish by then is rolled back and said to be so
+CALL_SECONDS = 18.0  # what is not done by then is cancelled in the server and said to be so
+CUT_SECONDS = 6.0  # more for the cancellation, then the socket is cut: together below every gateway's limit
 WAIT_SECONDS = 5.0  # for a free connection
 CHECK_AFTER_SECONDS = 30.0  # an idle connection older than this answers a query before it is trusted with work
 CHECK_SECONDS = 3.0  # for that answer
@@ -126,8 +127,10 @@ class Database:
         """
         for last in (False, True):
             try:
-                async with asyncio.timeout(CALL_SECONDS + 1), self.connection() as connection:
-                    with _cut_after(connection, CALL_SECONDS):
+                async with asyncio.timeout(CALL_SECONDS), self.connection() as connection:
+                    # Cancelled in the server first: a pipeline that is only abandoned would go on, its COMMIT included, once
+                    # whatever it waits for lets go. The socket is cut where the server has fallen silent.
+                    with _cut_after(connection, CALL_SECONDS + CUT_SECONDS):
                         if armed:
                             return await _one_by_one(connection, steps, notify)
                         return await self._pipeline(connection, steps, notify)
@@ -271,11 +274,7 @@ async def _is_alive(connection: psycopg.AsyncConnection[Row], idle_seconds: floa
 
 @contextmanager
 def _cut_after(connection: psycopg.AsyncConnection[Row], seconds: float) -> Iterator[None]:
-    """Ends the connection's socket if the block takes longer, which ends the wait for it at once.
-
-    A mere time-out would cancel the query first, on a second connection and with waits of its own: ten seconds more where the
-    server has fallen silent.
-    """
+    """Ends the connection's socket if the block takes longer, which ends the wait for it at once."""
 
     def cut() -> None:
         with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as same:
