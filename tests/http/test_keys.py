@@ -319,6 +319,7 @@ MAY: dict[tuple[str, str], tuple[str, ...]] = {
     ("DELETE", "/v1/workers/w"): (OPERATOR,),
     ("POST", "/v1/keys/none/rotate"): (OPERATOR,),
     ("GET", "/v1/audit"): (OPERATOR,),
+    ("POST", "/v1/stream-tickets"): (OPERATOR,),
     ("POST", "/v1/claims"): (WORKER,),
     ("POST", "/v1/attempts/heartbeat"): (WORKER,),
     ("POST", "/v1/attempts/complete"): (WORKER,),
