@@ -260,6 +260,14 @@ def test_b26_a_result_that_raises_keeps_no_slot(live: Live, caplog: pytest.LogCa
     assert [line for line in told if bad[0].id in line and "RESULT_NOT_STORABLE" in line]
 
 
+def test_b26_a_result_that_the_service_cannot_store_is_in_the_log(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    live.start(lambda inp, ctx: {1: "one", "1": "another"})
+    task = live.wait(live.submit())
+    assert task.failure is not None
+    assert task.failure.code == "RESULT_NOT_STORABLE"
+    wait_until(lambda: f"task {task.id} failed: the service cannot store its result" in caplog.text)
+
+
 def test_a_log_that_raises_keeps_no_slot(live: Live) -> None:
     def refuse(record: logging.LogRecord) -> bool:
         if record.getMessage().startswith("task "):

@@ -202,6 +202,8 @@ class Exchange:
             problem = verdict.get("error")
             if problem is None:
                 self._spool.settle(outcome)
+                if outcome.status == "succeeded" and verdict.get("taskStatus") == "failed":
+                    log.warning("task %s failed: the service cannot store its result; its failure says why", outcome.task_id)
             else:
                 error = problem_error(problem if isinstance(problem, Mapping) else {})
                 if error.retryable or error.status in (401, 403):
