@@ -31,7 +31,9 @@ async def test_a_claim_that_cannot_even_be_told_back_does_not_cost_the_completio
     attempt = await play.run()
     item = json.dumps({**ids(attempt), "outcome": "succeeded", "result": 1})
     claim = json.dumps(play.claim_body() | {"handlers": [{"type": "\ud800", "schemaVersion": 1, "effectSafety": "pure"}]})
-    answer = await play.http.worker.post("/v1/attempts/complete", content=f'{{"completions": [{item}], "claim": {claim}}}'.encode())
+    answer = await play.http.worker.post(
+        "/v1/attempts/complete", content=f'{{"completions": [{item}], "claim": {claim}}}'.encode()
+    )
     assert (answer.status_code, answer.json()["completions"][0]["taskStatus"]) == (200, "succeeded")
     assert answer.json()["claim"]["error"]["code"] == "INVALID_JSON"
     lone = await play.http.worker.post("/v1/attempts/heartbeat", content=b'{"workerId": "\\ud800", "instanceId": "i"}')
@@ -81,7 +83,9 @@ async def test_a_repeated_release_of_a_claim_is_answered_as_the_first(play: Play
 
 
 @pytest.mark.parametrize("repaired_by", ["claim", "sweep"])
-async def test_b07_a_ready_task_whose_key_is_full_does_not_stand_in_the_way(play: Play, database: Database, repaired_by: str) -> None:
+async def test_b07_a_ready_task_whose_key_is_full_does_not_stand_in_the_way(
+    play: Play, database: Database, repaired_by: str
+) -> None:
     await play.submit(concurrency={"key": "K", "limit": 1})
     assert len(await play.claim()) == 1
     blocked = await play.submit(concurrency={"key": "K", "limit": 1}, priority=5)

@@ -98,7 +98,10 @@ async def test_submits_that_share_a_flight_have_their_own_verdicts(play: Play) -
 
 async def test_a_batch_is_stored_in_order(play: Play) -> None:
     known = await play.submit(idempotencyKey="known")
-    tasks = [HELLO | {"input": n} for n in range(3)] + [HELLO | {"idempotencyKey": "known"}, HELLO | {"idempotencyKey": "new"}] * 2
+    tasks = [HELLO | {"input": n} for n in range(3)] + [
+        HELLO | {"idempotencyKey": "known"},
+        HELLO | {"idempotencyKey": "new"},
+    ] * 2
     answer = await play.http.producer.post("/v1/tasks/batch", json={"tasks": tasks})
     assert answer.status_code == 201
     items = answer.json()["items"]
@@ -122,7 +125,9 @@ async def test_one_bad_item_stores_nothing(
     play: Play, database: Database, bad: dict[str, Any], status: int, code: str, pointer: str | None
 ) -> None:
     await play.submit(idempotencyKey="known")
-    answer = await play.http.producer.post("/v1/tasks/batch", json={"tasks": [HELLO, HELLO | {"idempotencyKey": "n"}, HELLO | bad]})
+    answer = await play.http.producer.post(
+        "/v1/tasks/batch", json={"tasks": [HELLO, HELLO | {"idempotencyKey": "n"}, HELLO | bad]}
+    )
     assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
     if pointer is not None:
         assert answer.json()["errors"][0]["pointer"] == pointer
@@ -158,7 +163,10 @@ async def test_why_it_waits(play: Play) -> None:
     assert (await reason())[0] == "no-worker"
     await register(play, handler={"schemaVersion": 2}, pool="gpu", slots=1)
     found, detail = await reason()
-    assert (found, detail) == ("no-worker", "no worker serves demo/hello@1 in pool default; worker tester serves demo/hello@2 in pool gpu")
+    assert (found, detail) == (
+        "no-worker",
+        "no worker serves demo/hello@1 in pool default; worker tester serves demo/hello@2 in pool gpu",
+    )
     assert (await reason(type="Demo/Hello", schemaVersion=2, pool="gpu"))[0] == "no-worker"
     assert (await reason(delaySeconds=5))[0] == "not-due"
     await play.submit(type="demo/busy")
@@ -207,7 +215,13 @@ async def test_audio_transcribe_at_1_says_how_to_send_it(play: Play) -> None:
 async def test_lists_filter_and_hide_input_and_result(play: Play) -> None:
     tagged = await play.submit(tags={"order": "17"}, pool="gpu", idempotencyKey="k")
     await play.submit(type="demo/other")
-    for query in ("tag=order:17", "pool=gpu", "idempotencyKey=k", "type=demo/hello&status=queued", "schemaVersion=1&type=demo/hello"):
+    for query in (
+        "tag=order:17",
+        "pool=gpu",
+        "idempotencyKey=k",
+        "type=demo/hello&status=queued",
+        "schemaVersion=1&type=demo/hello",
+    ):
         items = (await play.http.producer.get(f"/v1/tasks?{query}")).json()["items"]
         assert [i["id"] for i in items] == [tagged["id"]], query
         assert not {"input", "result"} & set(items[0])
