@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -29,7 +30,8 @@ AT_END = "import atexit, os, signal\natexit.register(lambda: os.kill(os.getpid()
 def run(folder: Path, program: str, *, ignored: bool = False) -> subprocess.CompletedProcess[bytes]:
     (folder / "sitecustomize.py").write_text(program)
     environment = {**os.environ, "PYTHONPATH": str(folder)}
-    line = f"trap '' INT; exec {INTERLOCK} --version" if ignored else f"exec {INTERLOCK} --version"
+    line = f"exec {shlex.quote(str(INTERLOCK))} --version"
+    line = f"trap '' INT; {line}" if ignored else line
     return subprocess.run(["bash", "-c", line], env=environment, capture_output=True, timeout=60, check=False)
 
 
