@@ -17,6 +17,9 @@ from sdk import isolated_handlers as handlers
 from sdk.live import LEASE, Live
 from support.waiting import wait_until
 
+# each test starts worker programs with child processes
+pytestmark = pytest.mark.slow
+
 
 def start(live: Live, fn: Callable[..., Any], **options: Any) -> interlock.TaskWorker:
     worker = live.worker(max_concurrent=2)

@@ -23,6 +23,9 @@ from interlock_core.keys import bootstrap
 from stream.conftest import PROJECT, TYPE
 from support.waiting import wait_until_async
 
+# each test starts, fills and stops a stream process
+pytestmark = pytest.mark.slow
+
 SERVE = Path(__file__).resolve().parents[2] / "functions" / "stream" / "serve.py"
 
 

@@ -19,6 +19,9 @@ from sdk.cli.conftest import RunHere
 from sdk.conftest import Answer, ScriptedServer, Seen
 from sdk.live import Live
 
+# each test starts the command many times, a second of imports each
+pytestmark = pytest.mark.slow
+
 ODD = "→ 😀 \u202f Zoë \x1b[31m \u202e \x9b"
 BEYOND = 10_000
 AGREED = {0, 141}
