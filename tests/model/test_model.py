@@ -37,6 +37,7 @@ class Walk:
         self.play, self.clock, self.truth = play, clock, truth
         self.chance = random.Random(seed)
         self.model = Model()
+        self.given_back: dict[str, dict[str, str]] = {}  # by claim: what its releases answered
         self.held: list[Held] = []  # every answer with an attempt that was ever given
         self.claims: list[tuple[int, dict[str, Any]]] = []  # when, and what was asked
         self.seen: Counter[tuple[str, str]] = Counter()
@@ -154,7 +155,11 @@ class Walk:
         which = {name: body[name] for name in ("workerId", "instanceId", "claimId")}
         answer = await self.play.http.worker.post("/v1/attempts/release", json=which)
         assert answer.status_code == 200, answer.text
-        assert {item["attemptId"]: item["taskStatus"] for item in answer.json()["attempts"]} == wanted
+        items = answer.json()["attempts"]
+        assert {item["attemptId"]: item["taskStatus"] for item in items if not item["duplicate"]} == wanted
+        before = self.given_back.setdefault(body["claimId"], {})  # as long as the claim is remembered, it is told again
+        assert {item["attemptId"]: item["taskStatus"] for item in items if item["duplicate"]} in ({}, before)
+        before |= wanted
         self._count("give-back", "taken" if wanted else "refused")
 
     def _some(self, status: tuple[str, ...]) -> Held | None:

@@ -82,6 +82,7 @@ _SUBMIT = (
     e.TaskTypeNotFound,
     e.IdempotencyConflict,
     e.RateLimited,
+    e.LimitExceeded,
     e.NoEligibleWorker,
     e.NoEligibleInferenceWorker,
 )
