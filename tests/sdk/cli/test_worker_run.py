@@ -17,9 +17,6 @@ from support.waiting import wait_until
 
 PROGRAM = """
 from interlock import TaskWorker
-
-# each test starts the command many times, a second of imports each
-pytestmark = pytest.mark.slow
 other = 3
 worker = TaskWorker(worker_id="cli-run", spool={spool!r})
 
