@@ -21,6 +21,7 @@ from typing import Any
 from connection import Connection
 from groups import Groups
 from interlock_core import wakes
+from interlock_core.background import end
 from interlock_core.db import Database
 from interlock_core.listen import Listener
 from interlock_core.settings import Settings
@@ -78,10 +79,7 @@ class Broadcaster:
     async def stop(self) -> None:
         """Ends the streams and the loops; returns when they are gone."""
         self.close()
-        jobs = list(self._jobs)
-        for job in jobs:
-            job.cancel()
-        await asyncio.gather(*jobs, return_exceptions=True)
+        await end(list(self._jobs))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         job = asyncio.get_running_loop().create_task(work)

@@ -24,6 +24,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 import guard
 from data_folder import FolderUnusable, lock_folder, write_private
+from interlock_core.background import end
 from interlock_core.db import Database
 from interlock_core.errors import Unavailable
 from interlock_core.keys import bootstrap
@@ -164,9 +165,7 @@ async def run_jobs(database: Database, settings: Settings) -> AsyncIterator[None
     try:
         yield
     finally:
-        for job in jobs:
-            job.cancel()
-        await asyncio.gather(*jobs, return_exceptions=True)
+        await end(jobs)
 
 
 @contextlib.asynccontextmanager

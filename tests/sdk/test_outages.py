@@ -98,11 +98,19 @@ def test_b61_on_a_full_disk_outcomes_go_directly_and_no_more_is_claimed(
         write(path, data)
 
     monkeypatch.setattr(spool_module, "write_and_sync", fill)
-    live.start(lambda inp, ctx: inp)
+
+    def work(inp: Any, ctx: TaskContext) -> Any:
+        assert go.wait(20)
+        return inp
+
+    go = threading.Event()
+    live.start(work, max_concurrent=1)
+    direct = live.submit("direct")
+    left = live.submit("later")  # due when the first one's report goes out: not even the claim beside that may take it
     full.set()
-    assert live.wait(live.submit("direct")).result == "direct"
+    go.set()
+    assert live.wait(direct).result == "direct"
     assert [record.levelno for record in caplog.records if "NO MORE WORK IS CLAIMED" in record.message] == [logging.ERROR]
-    left = live.submit("later")
     with pytest.raises(TimeoutError):
         live.producer.wait(left, 2.5)
     full.clear()

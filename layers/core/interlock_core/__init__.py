@@ -24,5 +24,5 @@ Reading order:
     wire/       what comes in, validated; what goes out
     jsontext, canonical, reports        JSON that passes through exactly, and how two requests are compared
     db, migrate                         the only ones that speak to Postgres
-    settings, errors, ids, testpoint
+    background, settings, errors, ids, testpoint
 """

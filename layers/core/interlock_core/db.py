@@ -180,7 +180,8 @@ class Database:
     async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[Row]]:
         """A connection, in autocommit mode, for the length of the block. Raises Unavailable for faults of the database."""
         try:
-            await asyncio.wait_for(self._slots.acquire(), WAIT_SECONDS)
+            async with asyncio.timeout(WAIT_SECONDS):
+                await self._slots.acquire()
         except TimeoutError:
             raise Unavailable("all connections to the database are busy") from None
         connection = None

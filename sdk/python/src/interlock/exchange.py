@@ -123,8 +123,12 @@ class Exchange:
         if work.releases:
             self._give_back(work.releases)
             return claim
-        if claim is not None and self._ledger.draining:
-            self.give_back_claim(claim)
+        if claim is not None and (self._ledger.draining or self._ledger.obstacle is not None):
+            # Planned before that was known; one that was sent may have leased something.
+            if claim.sent_at:
+                self.give_back_claim(claim)
+            else:
+                self._ledger.drop_claim(claim, 0.0)
             claim = None
         if work.outcomes:
             return self._complete(work.outcomes, claim)
