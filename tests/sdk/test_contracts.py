@@ -183,6 +183,6 @@ def test_the_package_works_without_pydantic() -> None:
 
 
 def test_the_name_task_is_the_function() -> None:
-    import interlock.task
+    import interlock.tasks
 
     assert callable(interlock.task)

@@ -21,7 +21,7 @@ from interlock.notes import LINES, Notes
 from interlock.outcome import Outcome, Release, conclude_error, conclude_return
 from interlock.stream import Frame, read_frames
 from interlock.submission import BATCH_BYTES, pack
-from interlock.task import read_time, write_time
+from interlock.tasks import read_time, write_time
 from sdk.isolated_handlers import Hostile
 
 

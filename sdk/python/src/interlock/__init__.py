@@ -3,7 +3,7 @@
     producer = TaskProducer();  producer.submit("demo/hello", 1, {"name": "Ada"}).result(timeout=60)
     worker = TaskWorker(worker_id="hello");  @worker.handle("demo/hello", 1, effect_safety="pure")
 
-To read: `producer` and `task` for who submits, `waiting` and `watching` for who wants to know, `async_producer` for event
+To read: `producer` and `tasks` for who submits, `waiting` and `watching` for who wants to know, `async_producer` for event
 loops, `operator` for who is in charge, `contract` for typed tasks; `worker`, then `ledger` (what it holds), `exchange` (claim
 and report), `running` (handlers; `isolation` those in processes), `renewal` (leases), `stream` (hints), `spool` (outcomes on
 disk) for who runs; `client` below all.
@@ -48,7 +48,7 @@ from interlock.producer import TaskHandle, TaskProducer
 from interlock.reading import TaskFilter
 from interlock.retry import Retry
 from interlock.submission import Submission, SubmitOptions
-from interlock.task import Attempt, Failure, JournalEvent, Progress, Task
+from interlock.tasks import Attempt, Failure, JournalEvent, Progress, Task
 from interlock.version import VERSION
 from interlock.watching import Watch
 from interlock.worker import TaskWorker

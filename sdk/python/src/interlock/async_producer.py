@@ -20,7 +20,7 @@ from interlock.errors import ApiError, Unreachable
 from interlock.producer import TaskHandle, TaskProducer, take_output, take_result
 from interlock.reading import TaskFilter
 from interlock.submission import Submission, SubmitOptions
-from interlock.task import JournalEvent, Task
+from interlock.tasks import JournalEvent, Task
 from interlock.threads import CallThreads
 from interlock.waiting import Wait
 from interlock.watching import Watch

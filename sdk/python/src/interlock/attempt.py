@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from interlock.errors import NotValid
 from interlock.notes import Notes
-from interlock.task import read_time
+from interlock.tasks import read_time
 
 if TYPE_CHECKING:
     from interlock.context import TaskContext

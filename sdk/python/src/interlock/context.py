@@ -11,7 +11,7 @@ from interlock import clock
 from interlock.errors import Cancelled
 from interlock.json_text import clean_text
 from interlock.notes import LINE_BYTES
-from interlock.task import read_time
+from interlock.tasks import read_time
 
 if TYPE_CHECKING:
     from interlock.attempt import Attempt

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from interlock.task import Task
+    from interlock.tasks import Task
 
 __all__ = [
     "ApiError",

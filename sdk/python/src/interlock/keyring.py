@@ -11,7 +11,7 @@ from interlock.fleet import KeyInfo, NewKey
 from interlock.reading import fill, path_of, read_pages
 from interlock.settings import KeyKind
 from interlock.submission import make_key, to_seconds
-from interlock.task import write_time
+from interlock.tasks import write_time
 
 
 class Keys:

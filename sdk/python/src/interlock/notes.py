@@ -11,7 +11,7 @@ from typing import Any
 
 from interlock.errors import NotJson
 from interlock.json_text import clean_text, encode
-from interlock.task import write_time
+from interlock.tasks import write_time
 
 LINE_BYTES = 16 * 1024
 LINES = 10_000

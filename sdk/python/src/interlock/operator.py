@@ -12,7 +12,7 @@ from interlock.keyring import Keys
 from interlock.producer import TaskProducer
 from interlock.reading import TaskFilter, fill, filter_to_wire, path_of, read_pages, task_path
 from interlock.submission import make_key
-from interlock.task import Task
+from interlock.tasks import Task
 
 
 class Operator:

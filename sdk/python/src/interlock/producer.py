@@ -18,7 +18,7 @@ from interlock.contract import TaskContract, make_submission
 from interlock.errors import ApiError, OutcomeUnknown, TaskCancelled, TaskFailed, Unreachable
 from interlock.reading import TaskFilter, filter_to_wire, read_pages, task_path
 from interlock.submission import Submission, SubmitOptions, make_key, pack
-from interlock.task import JournalEvent, Task
+from interlock.tasks import JournalEvent, Task
 from interlock.waiting import StreamHost, Wait
 from interlock.watching import Watch
 

@@ -9,7 +9,7 @@ from typing import Any, TypedDict, TypeVar
 from urllib.parse import quote
 
 from interlock.client import Client
-from interlock.task import read_time, write_time
+from interlock.tasks import read_time, write_time
 
 View = TypeVar("View")
 Read = Callable[[Any], Any]

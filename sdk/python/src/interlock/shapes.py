@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from interlock.errors import NotValid
 from interlock.json_text import encode, escape
-from interlock.task import read_time, write_time
+from interlock.tasks import read_time, write_time
 
 SEQUENCES = (list, tuple, set, frozenset)
 SCALARS: dict[Any, str] = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}

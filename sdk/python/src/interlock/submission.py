@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from interlock.errors import NotJson
 from interlock.json_text import encode
 from interlock.retry import Retry
-from interlock.task import write_time
+from interlock.tasks import write_time
 
 if TYPE_CHECKING:
     from interlock.contract import TaskContract

@@ -13,7 +13,7 @@ from interlock.client import Client
 from interlock.errors import ApiError, Unreachable
 from interlock.reading import task_path
 from interlock.settings import same_security
-from interlock.task import Task
+from interlock.tasks import Task
 
 log = logging.getLogger("interlock")
 

@@ -16,7 +16,7 @@ from interlock.client import Client, EventStream
 from interlock.errors import ApiError, Unreachable
 from interlock.reading import task_path
 from interlock.stream import SILENCE, read_frames
-from interlock.task import JournalEvent
+from interlock.tasks import JournalEvent
 from interlock.waiting import ASK_STREAM_AGAIN, StreamHost
 
 log = logging.getLogger("interlock")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from interlock.cli.findings import Finding, fault, warn, well
-from interlock.task import read_time
+from interlock.tasks import read_time
 
 SWEEP_SECONDS = 300.0
 RETENTION_SECONDS = 3 * 3600.0

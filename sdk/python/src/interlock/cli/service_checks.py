@@ -14,7 +14,7 @@ from interlock.cli.session import Session, has_key
 from interlock.client import Client
 from interlock.errors import ApiError, ConfigurationError, InterlockError, Unreachable
 from interlock.settings import KEY_VARIABLES, KeyKind, find_url, same_security
-from interlock.task import read_time
+from interlock.tasks import read_time
 
 PATIENCE = 5.0
 """Seconds for one question: a doctor that hangs is a finding less."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from interlock.cli.output import Output
 from interlock.cli.plain import shorten, to_json
-from interlock.task import read_time
+from interlock.tasks import read_time
 
 View = Mapping[str, Any]
 

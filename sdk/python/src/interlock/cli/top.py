@@ -19,7 +19,7 @@ from interlock.cli.session import READERS, Session
 from interlock.cli.values import bad, read_duration
 from interlock.client import Client
 from interlock.errors import ApiError, Unreachable
-from interlock.task import write_time
+from interlock.tasks import write_time
 
 View = Mapping[str, Any]
 

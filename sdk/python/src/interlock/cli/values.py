@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import typer
 
 from interlock.json_text import encode
-from interlock.task import write_time
+from interlock.tasks import write_time
 
 UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)(ms|s|m|h|d|)")

@@ -22,7 +22,7 @@ from interlock.client import Client
 from interlock.errors import InterlockError
 from interlock.producer import TaskProducer
 from interlock.reading import task_path
-from interlock.task import JournalEvent, Task
+from interlock.tasks import JournalEvent, Task
 
 
 def add_to(group: typer.Typer) -> None:
