@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 
 import pytest
 
@@ -20,14 +22,27 @@ def test_the_public_names_are_the_frozen_ones() -> None:
 
 def test_all_is_sorted_and_complete() -> None:
     assert list(interlock.__all__) == sorted(interlock.__all__)
-    imported = {
-        alias.asname or alias.name
-        for node in parse(INIT).body
-        if isinstance(node, ast.ImportFrom) and node.module not in ("version", "interlock.version")
-        for alias in node.names
-    }
-    public = {name for name in imported - {"annotations"} if not name.startswith("_")}
-    assert public <= set(interlock.__all__)
+    told = names_for_type_checkers()
+    assert {*told, "__version__"} == set(interlock.__all__)
+    assert set(interlock.__all__) <= set(dir(interlock))
+
+
+def names_for_type_checkers() -> dict[str, str]:
+    """Each public name and the module that a type checker finds it in."""
+    checked = next(node for node in parse(INIT).body if isinstance(node, ast.If))
+    imports = [node for node in checked.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+
+def test_a_name_is_imported_from_where_a_type_checker_finds_it() -> None:
+    assert {name: f"interlock.{module}" for name, module in interlock._HOMES.items()} == names_for_type_checkers()
+    assert not hasattr(interlock, "Surely")
+
+
+def test_importing_the_package_loads_nothing_that_is_not_used() -> None:
+    program = "import sys, interlock; print(*sorted({'httpx', 'asyncio', 'ssl', 'logging', 'interlock.client'} & {*sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == ""
 
 
 @pytest.mark.parametrize("name", sorted(interlock.__all__))

@@ -9,49 +9,10 @@ and report), `running` (handlers; `isolation` those in processes), `renewal` (le
 disk) for who runs; `client` below all.
 """
 
-from interlock.async_producer import AsyncTaskHandle, AsyncTaskProducer, AsyncWatch
-from interlock.client import Client
-from interlock.context import TaskContext, TaskLog
-from interlock.contract import TaskContract, task
-from interlock.errors import (
-    ApiError,
-    Cancelled,
-    ConfigurationError,
-    InterlockError,
-    NotJson,
-    NotValid,
-    OutcomeUnknown,
-    Retryable,
-    SpoolError,
-    SpoolLocked,
-    TaskCancelled,
-    TaskError,
-    TaskFailed,
-    UnknownOutcome,
-    Unreachable,
-)
-from interlock.fleet import (
-    AuditEntry,
-    BulkDone,
-    HeldLimit,
-    KeyInfo,
-    Limits,
-    NewKey,
-    SubmitRate,
-    TaskTypeInfo,
-    WorkerInfo,
-    WorkerInstance,
-)
-from interlock.keyring import Keys
-from interlock.operator import Operator
-from interlock.producer import TaskHandle, TaskProducer
-from interlock.reading import TaskFilter
-from interlock.retry import Retry
-from interlock.submission import Submission, SubmitOptions
-from interlock.tasks import Attempt, Failure, JournalEvent, Progress, Task
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from interlock.version import VERSION
-from interlock.watching import Watch
-from interlock.worker import TaskWorker
 
 __version__ = VERSION
 
@@ -106,3 +67,109 @@ __all__ = [
     "__version__",
     "task",
 ]
+
+if TYPE_CHECKING:
+    from interlock.async_producer import AsyncTaskHandle, AsyncTaskProducer, AsyncWatch
+    from interlock.client import Client
+    from interlock.context import TaskContext, TaskLog
+    from interlock.contract import TaskContract, task
+    from interlock.errors import (
+        ApiError,
+        Cancelled,
+        ConfigurationError,
+        InterlockError,
+        NotJson,
+        NotValid,
+        OutcomeUnknown,
+        Retryable,
+        SpoolError,
+        SpoolLocked,
+        TaskCancelled,
+        TaskError,
+        TaskFailed,
+        UnknownOutcome,
+        Unreachable,
+    )
+    from interlock.fleet import (
+        AuditEntry,
+        BulkDone,
+        HeldLimit,
+        KeyInfo,
+        Limits,
+        NewKey,
+        SubmitRate,
+        TaskTypeInfo,
+        WorkerInfo,
+        WorkerInstance,
+    )
+    from interlock.keyring import Keys
+    from interlock.operator import Operator
+    from interlock.producer import TaskHandle, TaskProducer
+    from interlock.reading import TaskFilter
+    from interlock.retry import Retry
+    from interlock.submission import Submission, SubmitOptions
+    from interlock.tasks import Attempt, Failure, JournalEvent, Progress, Task
+    from interlock.watching import Watch
+    from interlock.worker import TaskWorker
+else:
+    # A program imports what it uses, and no more: a producer has no need of asyncio, a command line none of a worker.
+    # Hidden from type checkers, which would take any name for one of ours.
+    _NAMES = {
+        "async_producer": ("AsyncTaskHandle", "AsyncTaskProducer", "AsyncWatch"),
+        "client": ("Client",),
+        "context": ("TaskContext", "TaskLog"),
+        "contract": ("TaskContract", "task"),
+        "errors": (
+            "ApiError",
+            "Cancelled",
+            "ConfigurationError",
+            "InterlockError",
+            "NotJson",
+            "NotValid",
+            "OutcomeUnknown",
+            "Retryable",
+            "SpoolError",
+            "SpoolLocked",
+            "TaskCancelled",
+            "TaskError",
+            "TaskFailed",
+            "UnknownOutcome",
+            "Unreachable",
+        ),
+        "fleet": (
+            "AuditEntry",
+            "BulkDone",
+            "HeldLimit",
+            "KeyInfo",
+            "Limits",
+            "NewKey",
+            "SubmitRate",
+            "TaskTypeInfo",
+            "WorkerInfo",
+            "WorkerInstance",
+        ),
+        "keyring": ("Keys",),
+        "operator": ("Operator",),
+        "producer": ("TaskHandle", "TaskProducer"),
+        "reading": ("TaskFilter",),
+        "retry": ("Retry",),
+        "submission": ("Submission", "SubmitOptions"),
+        "tasks": ("Attempt", "Failure", "JournalEvent", "Progress", "Task"),
+        "watching": ("Watch",),
+        "worker": ("TaskWorker",),
+    }
+    _HOMES = {name: module for module, names in _NAMES.items() for name in names}
+
+    def __getattr__(name: str) -> Any:
+        """A public name, or a module that holds some, imported when it is first asked for (PEP 562)."""
+        if name in _HOMES:
+            found = getattr(import_module(f"interlock.{_HOMES[name]}"), name)
+        elif name in _NAMES:
+            return import_module(f"interlock.{name}")
+        else:
+            raise AttributeError(f"module 'interlock' has no attribute {name!r}")
+        globals()[name] = found
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from datetime import datetime
-from typing import Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 from urllib.parse import quote
 
-from interlock.client import Client
 from interlock.tasks import read_time, write_time
+
+if TYPE_CHECKING:
+    from interlock.client import Client
 
 View = TypeVar("View")
 Read = Callable[[Any], Any]

@@ -11,14 +11,16 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from interlock import clock
 from interlock.backoff import Backoff, jittered
 from interlock.client import Client, EventStream
 from interlock.errors import ApiError, InterlockError, Unreachable
-from interlock.exchange import Identity
 from interlock.settings import same_security
+
+if TYPE_CHECKING:
+    from interlock.exchange import Identity
 
 log = logging.getLogger("interlock")
 
