@@ -10,6 +10,7 @@ answer, so a try that broke is repeated whatever it was, unless the caller says 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -19,7 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 
@@ -27,7 +28,7 @@ from interlock.answers import foreign_answer, read_answer
 from interlock.backoff import Backoff
 from interlock.errors import ApiError, ConfigurationError, InterlockError, Unreachable
 from interlock.json_text import encode
-from interlock.settings import KeyKind, check_url, find_key, find_url
+from interlock.settings import KeyKind, certificate_places, check_url, find_key, find_url
 from interlock.version import VERSION
 
 log = logging.getLogger("interlock")
@@ -62,9 +63,9 @@ class Client:
         self.kind = kind
         self.timeout = timeout
         self._key = find_key(key, kind, profile)
-        self._trust = trust(ca)
-        self._connections: httpx.Client | None = None
-        self._closer: weakref.finalize[[httpx.Client, int], Client] | None = None
+        self._trust = None if ca is None else read_authority(ca)
+        self._connections: dict[bool, httpx.Client]  # with TLS, and without
+        self._closers: list[weakref.finalize[[httpx.Client, int], Client]]
         self._reset()
         _clients.add(self)
 
@@ -138,7 +139,7 @@ class Client:
         query = {name: value for name, value in (params or {}).items() if value is not None} or None
         limits = httpx.Timeout(connect=min(left, 10.0), read=min(left, 40.0), write=min(left, 40.0), pool=min(left, 40.0))
         try:
-            http = self._http()
+            http = self._http(target)
             request = http.build_request(method, target, content=content, params=query, headers=headers, timeout=limits)
             response = http.send(request, stream=True, follow_redirects=False)
             try:
@@ -159,7 +160,7 @@ class Client:
         Raises ApiError when it is refused, Unreachable when it cannot be opened, ConfigurationError when redirected.
         """
         target = check_url(url) + path
-        http = open_connections(self._trust, read_timeout)
+        http = open_connections(self._verify(target), read_timeout)
         try:
             sent = {**self.headers(), **(headers or {}), "Accept": "text/event-stream", "Cache-Control": "no-store"}
             request = http.build_request("GET", target, params=dict(params), headers=sent)
@@ -182,22 +183,29 @@ class Client:
     def close(self) -> None:
         """Close the connections. The client opens new ones if it is used again."""
         with self._lock:
-            self._connections = None
-            closer, self._closer = self._closer, None
-        if closer is not None:
+            self._connections = {}
+            closers, self._closers = self._closers, []
+        for closer in closers:
             closer()
 
-    def _http(self) -> httpx.Client:
+    def _http(self, target: str) -> httpx.Client:
         if self._pid != os.getpid():
             self.forget_parent()
-        http = self._connections
+        verify = self._verify(target)
+        http = self._connections.get(bool(verify))
         if http is None:
             with self._lock:
-                http = self._connections
+                http = self._connections.get(bool(verify))
                 if http is None:
-                    http = self._connections = open_connections(self._trust)
-                    self._closer = weakref.finalize(self, close_connections, http, self._pid)
+                    http = self._connections[bool(verify)] = open_connections(verify)
+                    self._closers.append(weakref.finalize(self, close_connections, http, self._pid))
         return http
+
+    def _verify(self, target: str) -> ssl.SSLContext | Literal[False]:
+        """What the certificate of a target is checked against; without TLS there is none, and a twentieth of a second saved."""
+        if not target.lower().startswith("https:"):
+            return False
+        return self._trust or read_authorities(*certificate_places())
 
     def _pause(self, seconds: float, stop: Callable[[], bool] | None) -> bool:
         """Wait; False as soon as `stop` says so."""
@@ -211,15 +219,14 @@ class Client:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._connections = None
-        self._closer = None
+        self._connections = {}
+        self._closers = []
 
     def forget_parent(self) -> None:
         """Start afresh in a child process."""
         # The parent's sockets are shared with us: they are neither used nor closed (closing TLS would say goodbye on
         # the parent's connection), only kept out of the collector's reach.
-        if self._connections is not None:
-            _parents.append(self._connections)
+        _parents.extend(self._connections.values())
         self._reset()
 
 
@@ -267,10 +274,14 @@ class _Broken(InterlockError):
         self.untrusted = untrusted
 
 
-def trust(ca: str | os.PathLike[str] | None) -> ssl.SSLContext | bool:
-    """What a server's certificate is checked against. Raises ConfigurationError for a file that cannot be used."""
-    if ca is None:
-        return True
+@functools.cache
+def read_authorities(*_places: str | None) -> ssl.SSLContext:
+    """The usual authorities, or those of the environment: read once for all clients, since reading them takes its time."""
+    return httpx.create_ssl_context()
+
+
+def read_authority(ca: str | os.PathLike[str]) -> ssl.SSLContext:
+    """The authorities of a file beside the usual ones. Raises ConfigurationError for a file that cannot be used."""
     context = httpx.create_ssl_context()
     try:
         context.load_verify_locations(cafile=Path(ca).expanduser())
@@ -281,7 +292,7 @@ def trust(ca: str | os.PathLike[str] | None) -> ssl.SSLContext | bool:
     return context
 
 
-def open_connections(verify: ssl.SSLContext | bool, read_timeout: float = 40.0) -> httpx.Client:
+def open_connections(verify: ssl.SSLContext | Literal[False], read_timeout: float = 40.0) -> httpx.Client:
     """Connections that carry no key by themselves and follow nothing."""
     return httpx.Client(
         verify=verify,

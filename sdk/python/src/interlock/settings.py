@@ -59,6 +59,11 @@ def state_folder() -> Path:
     return Path(root) / "interlock"
 
 
+def certificate_places() -> tuple[str | None, ...]:
+    """Where the environment says that trusted certificates are, for whoever reads them."""
+    return os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+
+
 def read_profile(name: str | None = None) -> dict[str, Any]:
     """The chosen profile; empty if none was chosen and there is no default. Raises ConfigurationError if unusable."""
     chosen = name or os.environ.get("INTERLOCK_PROFILE") or None
