@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import hashlib
 import importlib.metadata
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import sam_cli
 from emulator import Emulator
@@ -16,6 +19,12 @@ from template import read_template
 
 # What Lambda's own Python image carries in /var/runtime, of which a function needs no copy.
 _RUNTIME_DISTRIBUTIONS = ("awslambdaric", "simplejson", "snapshot-restore-py")
+# What an artifact is made of; a build of other contents is another build.
+_SOURCES = ("template.yaml", "functions", "layers", "migrations")
+BUILDS = sam_cli.TOOLS / "builds"
+KEPT = 3
+# Held open by this process for as long as it lives, so that nobody removes the build that it runs from.
+_in_use: list[IO[str]] = []
 
 
 class WrongPython(RuntimeError):
@@ -78,6 +87,58 @@ def build(folder: Path) -> Built:
     """
     sam_cli.build(folder / "artifacts")
     return open_build(folder)
+
+
+def build_once() -> Built:
+    """The build of the tree as it stands, made unless an earlier caller made it. Two callers at once make it once.
+
+    Raises what `build` raises.
+    """
+    BUILDS.mkdir(parents=True, exist_ok=True)
+    while True:
+        digest = _digest_sources()
+        folder = BUILDS / digest
+        folder.mkdir(exist_ok=True)
+        with (folder / "building").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            used = (folder / "used").open("w")
+            fcntl.flock(used, fcntl.LOCK_SH)
+            if (folder / "done").exists():
+                break
+            build(folder)
+            # Somebody may have edited a file meanwhile: then this is neither the one build nor the other.
+            if _digest_sources() == digest:
+                (folder / "done").touch()
+                break
+            used.close()
+            shutil.rmtree(folder)
+    _in_use.append(used)
+    _remove_old(BUILDS)
+    return open_build(folder)
+
+
+def _digest_sources() -> str:
+    digest = hashlib.sha256(f"{sam_cli.VERSION} {importlib.metadata.version('awslambdaric')}".encode())
+    for path in _source_files():
+        digest.update(f"\0{path.relative_to(sam_cli.ROOT)}\0".encode())
+        with contextlib.suppress(FileNotFoundError):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _source_files() -> Iterator[Path]:
+    for name in _SOURCES:
+        place = sam_cli.ROOT / name
+        found = [place] if place.is_file() else sorted(place.rglob("*"))
+        yield from (path for path in found if path.is_file() and "__pycache__" not in path.parts)
+
+
+def _remove_old(builds: Path) -> None:
+    """Removes all but the newest few that nobody uses."""
+    for folder in sorted(builds.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)[KEPT:]:
+        with contextlib.suppress(OSError), (folder / "used").open("w") as used:
+            fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def open_build(folder: Path) -> Built:

@@ -14,7 +14,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from interlock_core.settings import Settings, SettingsError
 from os_user import NoOsUser
 from postgres import Postgres, PostgresFailed
 from postgres_binaries import OLDEST, NoPostgres
-from service import RouteMissing, Scheduled, build_app, load_scheduled, stream_lifespan
+from service import RouteMissing, Scheduled, build_app, close_streams, load_scheduled, stream_lifespan
 from template import ROOT
 from web import DatabaseEnded, PortTaken, Web, listen
 
@@ -57,8 +58,16 @@ REFUSALS = (
 )
 
 
+#: Serves until a signal says to stop, given: arguments, folder, database, our own server of it, socket, the host's address.
+Serve = Callable[[argparse.Namespace, Path, str, Postgres | None, socket.socket, str], Coroutine[Any, Any, int]]
+
+
 def main() -> int:
-    arguments = read_arguments()
+    return run_host("scripts/dev", make_parser("scripts/dev", "Run the whole service on this machine.").parse_args(), serve)
+
+
+def run_host(program: str, arguments: argparse.Namespace, serve: Serve, *refusals: type[Exception]) -> int:
+    """Runs `serve` on a migrated database, a bound port and a folder of this process alone; returns the exit status."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     folder: Path = arguments.data.resolve()
     try:
@@ -68,16 +77,19 @@ def main() -> int:
             service_url = f"http://127.0.0.1:{port}"
             configure(url, service_url)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(serve(folder, url, server, listener, service_url, arguments.demo))
+                return runner.run(serve(arguments, folder, url, server, listener, service_url))
     except KeyboardInterrupt:
         return 130
-    except REFUSALS as error:
-        print(f"scripts/dev: {str(error).strip()}", file=sys.stderr)
+    except Exception as error:
+        if not isinstance(error, (*REFUSALS, *refusals)):
+            raise
+        print(f"{program}: {str(error).strip()}", file=sys.stderr)
         return 1
 
 
-def read_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/dev", description="Run the whole service on this machine.")
+def make_parser(program: str, description: str) -> argparse.ArgumentParser:
+    """The flags of a local host."""
+    parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument(
         "--port", type=read_port, default=DEFAULT_PORT, help=f"port on 127.0.0.1 (default {DEFAULT_PORT}); 0 takes any free one"
     )
@@ -90,7 +102,10 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--demo", action="store_true", help="start a worker, run two tasks on it and show what happened; then go on serving"
     )
-    return parser.parse_args()
+    parser.add_argument(
+        "--no-schedule", action="store_true", help="run nothing by the clock: for tests that move the clock and sweep themselves"
+    )
+    return parser
 
 
 def read_port(text: str) -> int:
@@ -135,37 +150,60 @@ def configure(database_url: str, service_url: str) -> None:
 
 
 async def serve(
-    folder: Path, url: str, server: Postgres | None, listener: socket.socket, service_url: str, with_demo: bool
+    arguments: argparse.Namespace, folder: Path, url: str, server: Postgres | None, listener: socket.socket, service_url: str
 ) -> int:
     """Serve until a signal says to stop; returns the exit status. Raises `DatabaseEnded`."""
     settings = Settings.from_environment()
     app = build_app(settings)
     async with open_pool(settings) as database:
         app.state.database = database
-        keys = await bootstrap(database, PROJECT, read_keys(folder / "dev.json"))
-        info = {"serviceUrl": service_url, "streamUrl": settings.stream_url, "databaseUrl": url, "project": PROJECT, "keys": keys}
-        write_private(folder / "dev.json", json.dumps(info, indent=2) + "\n")
-        async with stream_lifespan(app), run_jobs(database, settings), Web(app, listener) as web:
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                asyncio.get_running_loop().add_signal_handler(number, web.stop)
-            print_info(info, folder)
-            demo = start_demo(folder) if with_demo else None
-            try:
-                await web.wait(server)
-            finally:
-                # The demo's worker first: it drains through the service.
-                status = 0 if demo is None else min(1, await asyncio.to_thread(demo.stop))
-        return status
+        info = await write_info(folder, database, url, service_url, settings.stream_url)
+        scheduled = [] if arguments.no_schedule else load_scheduled()
+        jobs = {job.name: (job.every_seconds, start_job(job, database, settings)) for job in scheduled}
+        async with stream_lifespan(app), run_jobs(jobs), Web(app, listener, partial(close_streams, app)) as web:
+            return await serve_until_told(web, server, info, folder, arguments.demo)
+
+
+async def write_info(folder: Path, database: Database, url: str, service_url: str, stream_url: str) -> dict[str, Any]:
+    """Make the project and its keys, unless they are there, and tell programs of them and of this host's addresses."""
+    keys = await bootstrap(database, PROJECT, read_keys(folder / "dev.json"))
+    info = {"serviceUrl": service_url, "streamUrl": stream_url, "databaseUrl": url, "project": PROJECT, "keys": keys}
+    write_private(folder / "dev.json", json.dumps(info, indent=2) + "\n")
+    return info
+
+
+async def serve_until_told(web: Web, server: Postgres | None, info: dict[str, Any], folder: Path, with_demo: bool) -> int:
+    """Returns when a signal came, with the exit status. Raises `DatabaseEnded`."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, web.stop)
+    print_info(info, folder)
+    demo = start_demo(folder) if with_demo else None
+    status = 0
+    try:
+        await web.wait(server)
+    finally:
+        # The demo's worker first: it drains through the service.
+        if demo is not None:
+            status = min(1, await asyncio.to_thread(demo.stop))
+    return status
+
+
+#: One run of a scheduled function.
+Job = Callable[[], Awaitable[Any]]
+
+
+def start_job(job: Scheduled, database: Database, settings: Settings) -> Job:
+    return lambda: job.run(database, settings)
 
 
 @contextlib.asynccontextmanager
-async def run_jobs(database: Database, settings: Settings) -> AsyncIterator[None]:
-    """The scheduled functions run within the block."""
-    jobs = [asyncio.create_task(run_on_schedule(job, database, settings)) for job in load_scheduled()]
+async def run_jobs(jobs: Mapping[str, tuple[float, Job]]) -> AsyncIterator[None]:
+    """The scheduled functions run within the block: `{name: (seconds from one run to the next, run)}`."""
+    running = [asyncio.create_task(run_on_schedule(name, every, run)) for name, (every, run) in jobs.items()]
     try:
         yield
     finally:
-        await end(jobs)
+        await end(running)
 
 
 @contextlib.asynccontextmanager
@@ -177,16 +215,16 @@ async def open_pool(settings: Settings) -> AsyncIterator[Database]:
         await database.close()
 
 
-async def run_on_schedule(job: Scheduled, database: Database, settings: Settings) -> None:
+async def run_on_schedule(name: str, every_seconds: float, run: Job) -> None:
     """Run a scheduled function for ever; a failing run is told and followed by the next."""
-    every = LOCAL_SCHEDULE if job.every_seconds <= FINEST_SCHEDULE else job.every_seconds
+    every = LOCAL_SCHEDULE if every_seconds <= FINEST_SCHEDULE else every_seconds
     while True:
         try:
-            await job.run(database, settings)
+            await run()
         except Unavailable as error:
-            log.warning("%s could not run: %s", job.name, error)
+            log.warning("%s could not run: %s", name, error)
         except Exception:
-            log.exception("%s failed; it runs again in %g s", job.name, every)
+            log.exception("%s failed; it runs again in %g s", name, every)
         await asyncio.sleep(every)
 
 

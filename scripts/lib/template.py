@@ -27,12 +27,13 @@ class Route:
 
 @dataclass(frozen=True)
 class Function:
-    """A function of the template. `every_seconds` is its schedule's rate, if it has one."""
+    """A function of the template. `every_seconds` is its schedule's rate, if it has one: the finest of all profiles."""
 
     name: str
     folder: Path
     routes: tuple[Route, ...]
     every_seconds: float | None
+    logical_id: str = ""
 
 
 class TemplateError(Exception):
@@ -72,7 +73,8 @@ def read_template(path: Path = ROOT / "template.yaml") -> dict[str, Any]:
 def read_functions(path: Path = ROOT / "template.yaml") -> tuple[Function, ...]:
     """Every function in the template's order. Raises `TemplateError`."""
     functions = []
-    for name, resource in read_template(path)["Resources"].items():
+    document = read_template(path)
+    for name, resource in document["Resources"].items():
         if resource["Type"] != "AWS::Serverless::Function":
             continue
         properties = resource["Properties"]
@@ -81,17 +83,24 @@ def read_functions(path: Path = ROOT / "template.yaml") -> tuple[Function, ...]:
         rate: float | None = None
         for event_name, event in properties.get("Events", {}).items():
             values = event["Properties"]
+            if event["Type"] == "HttpApi" and "Path" not in values:
+                continue  # what no route takes: every local host answers that by itself
             if event["Type"] == "HttpApi":
                 routes.append(Route(values["Method"].upper(), values["Path"]))
             elif event["Type"] in ("Schedule", "ScheduleV2"):
-                rate = _read_rate(values.get("ScheduleExpression") or values["Schedule"])
+                rate = _read_rate(values.get("ScheduleExpression") or values["Schedule"], document.get("Mappings", {}))
             else:
                 raise TemplateError(f"{name}.{event_name}: event type {event['Type']}")
-        functions.append(Function(folder.name, folder, tuple(routes), rate))
+        functions.append(Function(folder.name, folder, tuple(routes), rate, name))
     return tuple(functions)
 
 
-def _read_rate(expression: str) -> float:
+def _read_rate(expression: str | dict[str, Any], mappings: dict[str, Any]) -> float:
+    if isinstance(expression, dict) and "Fn::FindInMap" in expression:  # by the profile
+        name, _, key = expression["Fn::FindInMap"]
+        return min(_read_rate(profile[key], mappings) for profile in mappings[name].values())
+    if not isinstance(expression, str):
+        raise TemplateError(f"schedule {expression!r}: only text, or a mapping by the profile, is understood")
     match = re.fullmatch(r"rate\((\d+) (minute|hour|day)s?\)", expression)
     if match is None:
         raise TemplateError(f"schedule {expression!r}: only rate(n minutes|hours|days) is understood")

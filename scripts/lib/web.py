@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from postgres import Postgres
-from service import close_streams, tune_listener
+from service import tune_listener
 
 BACKLOG = 2048
 #: Requests in flight get this long after a SIGTERM (streams are ended before); with the database's own stop it stays below 10 s.
@@ -46,10 +46,11 @@ def listen(port: int) -> Iterator[socket.socket]:
 class Web(uvicorn.Server):
     """uvicorn within a block: it serves `app` on `listener` from its begin and has ended at its end.
 
-    The signals are left to us: uvicorn would raise them again when it has ended, before the database is stopped.
+    `close` is called first at the end: what would keep the server waiting is told to stop there. The signals are left to
+    us: uvicorn would raise them again when it has ended, before the database is stopped.
     """
 
-    def __init__(self, app: Starlette, listener: socket.socket) -> None:
+    def __init__(self, app: ASGIApp, listener: socket.socket, close: Callable[[], None] = lambda: None) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -63,7 +64,7 @@ class Web(uvicorn.Server):
                 backlog=BACKLOG,
             )
         )
-        self._app = app
+        self._close = close
         self._listener = listener
         self._told = asyncio.Event()
 
@@ -72,7 +73,7 @@ class Web(uvicorn.Server):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        close_streams(self._app)
+        self._close()
         self.should_exit = True
         await self._serving
 
