@@ -91,14 +91,15 @@ class Client:
         repeatable: bool = True,
         stop: Callable[[], bool] | None = None,
         on_send: Callable[[], None] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """The JSON object that the service answers with ({} for an empty answer).
 
         `json` is encoded once, exactly; `content` is a body already encoded. `timeout` (seconds, absent: the
         client's) bounds all tries together. `url` is another host of the same service (the stream's). With
         `repeatable=False` a try whose request may have reached the service is not repeated. `stop`, when true, ends
-        the retries; `on_send` is called just before each try. Raises ApiError (refused), Unreachable (time over),
-        NotJson, ConfigurationError (redirected).
+        the retries; `on_send` is called just before each try. `headers` go beside the usual ones. Raises ApiError
+        (refused), Unreachable (time over), NotJson, ConfigurationError (redirected).
         """
         if content is None and json is not None:
             content = encode(json, "the request")
@@ -110,7 +111,7 @@ class Client:
             if on_send is not None:
                 on_send()
             try:
-                return self.send(method, target, content, params, deadline)
+                return self.send(method, target, content, params, deadline, headers)
             except ApiError as error:
                 if not error.retryable:
                     raise
@@ -128,19 +129,27 @@ class Client:
             if not self._pause(delay, stop):
                 raise last from None
 
-    def send(self, method: str, target: str, content: bytes | None, params: Params | None, deadline: float) -> dict[str, Any]:
+    def send(
+        self,
+        method: str,
+        target: str,
+        content: bytes | None,
+        params: Params | None,
+        deadline: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
         """One try. Raises _Broken where no answer came, ApiError where a bad one did."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise _Broken("the time was over before the request was sent", unsent=True)
-        headers = self.headers()
+        sent = {**(headers or {}), **self.headers()}
         if content is not None:
-            headers["Content-Type"] = "application/json"
+            sent["Content-Type"] = "application/json"
         query = {name: value for name, value in (params or {}).items() if value is not None} or None
         limits = httpx.Timeout(connect=min(left, 10.0), read=min(left, 40.0), write=min(left, 40.0), pool=min(left, 40.0))
         try:
             http = self._http(target)
-            request = http.build_request(method, target, content=content, params=query, headers=headers, timeout=limits)
+            request = http.build_request(method, target, content=content, params=query, headers=sent, timeout=limits)
             response = http.send(request, stream=True, follow_redirects=False)
             try:
                 body = read_body(response, deadline)
