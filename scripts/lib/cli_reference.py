@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
-import typer.main
-
 from interlock.cli.app import SETTINGS, build
 from interlock.cli.exits import MEANINGS
 from interlock.cli.options import SHARED
@@ -26,7 +24,7 @@ UNTOLD = {"help", "install_completion", "show_completion"}
 
 def write_page() -> str:
     """The page's text."""
-    root: Any = typer.main.get_command(build())
+    root = build()
     commands = list(find_commands(root, "interlock"))
     example: Any = commands[0][1]
     lines = [

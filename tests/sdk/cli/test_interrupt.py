@@ -27,17 +27,33 @@ sys.meta_path.insert(0, Interrupt)
 AT_END = "import atexit, os, signal\natexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
 
 
-def run(folder: Path, program: str, *, ignored: bool = False) -> subprocess.CompletedProcess[bytes]:
+def run(folder: Path, program: str, arguments: str = "--version", *, ignored: bool = False) -> subprocess.CompletedProcess[bytes]:
     (folder / "sitecustomize.py").write_text(program)
     environment = {**os.environ, "PYTHONPATH": str(folder)}
-    line = f"exec {shlex.quote(str(INTERLOCK))} --version"
+    line = f"exec {shlex.quote(str(INTERLOCK))} {arguments}"
     line = f"trap '' INT; {line}" if ignored else line
     return subprocess.run(["bash", "-c", line], env=environment, capture_output=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize("name", ["interlock", "httpx", "interlock.cli", "typer", "interlock.cli.app", "interlock.cli.watch"])
-def test_while_it_is_imported(tmp_path: Path, name: str) -> None:
-    done = run(tmp_path, AT_IMPORT.format(name=name))
+WATCH = "tasks watch x --url http://127.0.0.1:9 --key k"
+BULK = "tasks bulk cancel --all --url http://127.0.0.1:9 --key k"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("interlock", "--version"),
+        ("interlock.cli", "--version"),
+        ("typer", "--version"),
+        ("interlock.cli.app", "--version"),
+        ("interlock.cli.watch", WATCH),
+        ("httpx", WATCH),
+        ("interlock.producer", WATCH),
+        ("interlock.operator", BULK),
+    ],
+)
+def test_while_it_is_imported(tmp_path: Path, name: str, arguments: str) -> None:
+    done = run(tmp_path, AT_IMPORT.format(name=name), arguments)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 

@@ -10,7 +10,7 @@ from interlock.client import Client
 from interlock.fleet import AuditEntry, BulkDone, HeldLimit, Limits, SubmitRate, TaskTypeInfo, WorkerInfo
 from interlock.keyring import Keys
 from interlock.producer import TaskProducer
-from interlock.reading import TaskFilter, fill, filter_to_wire, path_of, read_pages, task_path
+from interlock.reading import TaskFilter, fill, filter_to_wire, path_of, read_pages, task_path, type_path
 from interlock.submission import make_key
 from interlock.tasks import Task
 
@@ -162,14 +162,6 @@ class Operator:
 
     def _change(self, path: str) -> bool:
         return not self.client.request("POST", path, json={}).get("duplicate")
-
-
-def type_path(type: str, schema_version: int) -> str:
-    """The path of a task type at one version. Raises ValueError for what is no type."""
-    group, slash, name = type.partition("/")
-    if not (group and slash and name):
-        raise ValueError(f"{type!r} is no task type: it is group/name")
-    return path_of("task-types", group, name, str(schema_version))
 
 
 def read_rate(view: Any) -> SubmitRate | None:

@@ -100,5 +100,13 @@ def task_path(task_id: str) -> str:
     return path_of("tasks", task_id)
 
 
+def type_path(type: str, schema_version: int) -> str:
+    """The path of a task type at one version. Raises ValueError for what is no type."""
+    group, slash, name = type.partition("/")
+    if not (group and slash and name):
+        raise ValueError(f"{type!r} is no task type: it is group/name")
+    return path_of("task-types", group, name, str(schema_version))
+
+
 TIME: dict[str, Any] = {"read": read_time}
 """Metadata of a field that is a time."""

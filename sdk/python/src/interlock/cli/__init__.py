@@ -1,6 +1,6 @@
 """The `interlock` command: every call of the protocol for people, and with `--json` for programs.
 
-    interlock_command → main → streams (guarded output) → app (the tree of commands) → one command → exits (its status)
+    interlock_command → main → streams (guarded output) → app → tree (of commands) → one command → exits (its status)
 
 To read: `options` (what every command takes), `session` (service and key), `submit`, `tasks`, `watch`, `settle`, `bulk`,
 `controls`, `keys`, `login`, `fleet`, `workers`, `top`, `worker`, `doctor`; `output` and `plain` put text on a terminal
@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from types import FrameType
 
 from interlock.cli.exits import ExitCode
@@ -30,7 +31,7 @@ def nothing() -> None:
 def main(ready: Callable[[], None] = nothing) -> int:
     """Run the command of `sys.argv` and return its exit status; nothing is raised, no traceback is printed.
 
-    `ready` is called when all is imported, and Ctrl-C will be heard as KeyboardInterrupt.
+    `ready` is called when a command has been chosen, all is imported, and Ctrl-C will be heard as KeyboardInterrupt.
     """
     guard_streams()
     try:
@@ -52,18 +53,15 @@ def main(ready: Callable[[], None] = nothing) -> int:
 
 def run_guarded(ready: Callable[[], None]) -> int:
     """Run the command, or tell which package of the extra is missing."""
-    try:
-        from interlock.cli.app import run  # noqa: PLC0415 (a missing extra must be told, not raised)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in EXTRA:
-            raise
-        sys.stderr.write(f"interlock: the command needs {package}: pip install 'interlock-tasks[cli]'\n")
-        return ExitCode.USAGE
+    for package in EXTRA:
+        if find_spec(package) is None:
+            sys.stderr.write(f"interlock: the command needs {package}: pip install 'interlock-tasks[cli]'\n")
+            return ExitCode.USAGE
+    from interlock.cli.app import run
+
     # Not the default end: a moving line on a terminal has hidden the cursor, which has to come back.
     signal.signal(signal.SIGTERM, end)
-    ready()
-    return run([read_argument(argument) for argument in sys.argv[1:]])
+    return run([read_argument(argument) for argument in sys.argv[1:]], ready)
 
 
 def end(_number: int, _frame: FrameType | None) -> None:

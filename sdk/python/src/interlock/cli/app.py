@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
-from interlock.cli import bulk, controls, doctor, fleet, keys, login, settle, submit, tasks, top, watch, worker, workers
+from interlock.cli import nothing
 from interlock.cli.exits import CommandFailed, ExitCode, exit_code, exit_table
-from interlock.cli.options import command
+from interlock.cli.options import HELP
 from interlock.cli.output import Output
 from interlock.cli.session import show_traceback
 from interlock.cli.streams import OutputClosed
+from interlock.cli.tree import TREE, Commands
 from interlock.errors import ApiError, InterlockError
 from interlock.version import VERSION
 
@@ -42,30 +44,20 @@ Control, ANSI, bidirectional and invisible characters of others are shown as esc
 EPILOG = f"\b\n{SETTINGS}\n\n\b\nExit status:\n{exit_table()}"
 
 
-def build() -> typer.Typer:
-    """The whole command."""
+def build(ready: Callable[[], None] = nothing) -> Any:
+    """The whole command. `ready` is called when a command of it has been chosen and is about to run."""
     app = typer.Typer(
         help="Submit durable tasks, watch them, settle them, run workers.",
         epilog=EPILOG,
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings=HELP,
     )
     app.callback()(start)
-    tasks_group = tasks.group
-    for part in (submit, watch, top, settle, fleet, controls, doctor):
-        part.add_to(tasks_group)
-    app.add_typer(tasks_group, name="tasks")
-    tasks_group.add_typer(bulk.group, name="bulk")
-    app.add_typer(worker.group, name="worker")
-    app.add_typer(workers.group, name="workers")
-    app.add_typer(keys.keys_group, name="keys")
-    app.add_typer(keys.projects_group, name="projects")
-    app.add_typer(controls.limits_group, name="limits")
-    command(app, "login")(login.login)
-    command(app, "audit")(controls.audit)
-    return app
+    root: Any = typer.main.get_command(app)
+    root.commands = Commands(TREE, ready)
+    return root
 
 
 def show_version(asked: bool) -> None:
@@ -83,13 +75,16 @@ def start(
     """Submit durable tasks, watch them, settle them, run workers."""
 
 
-def run(arguments: list[str]) -> int:
-    """Run one command line and return its exit status. Raises OutputClosed; OSError where the output cannot be written."""
+def run(arguments: list[str], ready: Callable[[], None] = nothing) -> int:
+    """Run one command line and return its exit status; `ready` as for `build`.
+
+    Raises OutputClosed; OSError where the output cannot be written.
+    """
     verbose = "--verbose" in arguments
     # Needed where a command line is so wrong that no option of it was read.
     out = Output(json="--json" in arguments)
     try:
-        ended = typer.main.get_command(build()).main(args=arguments, prog_name="interlock", standalone_mode=False)
+        ended = build(ready).main(args=arguments, prog_name="interlock", standalone_mode=False)
         sys.stdout.flush()
         return int(ended) if isinstance(ended, int) else ExitCode.OK
     except OutputClosed:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
 from interlock.cli.ask import confirm
 from interlock.cli.exits import CommandFailed, ExitCode
 from interlock.cli.filters import filtered
-from interlock.cli.options import command, make_group
 from interlock.cli.session import Session
 from interlock.errors import Unreachable
-from interlock.fleet import BulkDone
-from interlock.operator import Operator
-from interlock.reading import TaskFilter
 from interlock.submission import make_key
 
-group = make_group("Cancel or rerun every task of a filter.")
+if TYPE_CHECKING:
+    from interlock.fleet import BulkDone
+    from interlock.reading import TaskFilter
+
+LATER = ("interlock.operator",)
 
 LONGEST = 300.0
 """Seconds that ten thousand tasks may take."""
@@ -30,7 +30,6 @@ CallKey = Annotated[
 ]
 
 
-@command(group, "cancel")
 @filtered
 def bulk_cancel(
     session: Session,
@@ -45,7 +44,6 @@ def bulk_cancel(
     act(session, "cancel", filter, dry_run=dry_run, yes=yes, all=all, call_key=call_key)
 
 
-@command(group, "rerun")
 @filtered
 def bulk_rerun(
     session: Session,
@@ -74,6 +72,8 @@ def act(
     if bool(filter) is all:
         reason = "--all and a filter contradict each other" if all else "no filter is given"
         raise CommandFailed(reason, ExitCode.USAGE, next="Name the tasks with filters, or --all of them.")
+    from interlock.operator import Operator
+
     wanted = cast("TaskFilter", filter)
     count = Operator(client=session.client("operator")).bulk(action, wanted, dry_run=True)
     if dry_run:

@@ -8,23 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from interlock.cli.lists import All, Limit, show_list
-from interlock.cli.options import command, make_group
 from interlock.cli.session import Session
 from interlock.cli.show import describe_value, moment
 from interlock.cli.values import bad, read_type
-from interlock.operator import type_path
-
-limits_group = make_group("Limit the tasks that hold a concurrency key, and the rate of submits.")
+from interlock.reading import type_path
 
 Type = Annotated[str, typer.Argument(metavar="[TYPE@VERSION]", help="The type, with its version.", show_default=False)]
 Project = Annotated[bool, typer.Option("--project", help="The whole project instead of one type.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The concurrency key.")]
-
-
-def add_to(group: typer.Typer) -> None:
-    """Add the commands of types to their group."""
-    command(group, "pause")(pause)
-    command(group, "resume")(resume)
 
 
 def pause(session: Session, type: Type = "", project: Project = False) -> None:
@@ -64,7 +55,6 @@ def type_path_of(kind: str, version: int) -> str:
         bad("TYPE@VERSION", str(error))
 
 
-@command(limits_group, "list")
 def list_limits(session: Session) -> None:
     """Show the limits, how many tasks hold each key now, and the rate of submits. Needs an operator key."""
     answer = session.client("operator").request("GET", "/v1/limits")
@@ -81,7 +71,6 @@ def list_limits(session: Session) -> None:
     out.lines(rate_text(answer.get("rate")))
 
 
-@command(limits_group, "set")
 def set_limit(
     session: Session, name: Key, limit: Annotated[int, typer.Argument(metavar="N", min=0, help="So many; 0: none starts.")]
 ) -> None:
@@ -94,7 +83,6 @@ def set_limit(
     told_before(session, answer)
 
 
-@command(limits_group, "drop")
 def drop_limit(session: Session, name: Key) -> None:
     """Let only the tasks' own limits count for a concurrency key. Needs an operator key."""
     answer = session.client("operator").request("DELETE", "/v1/limits", params={"key": name})
@@ -105,7 +93,6 @@ def drop_limit(session: Session, name: Key) -> None:
     told_before(session, answer)
 
 
-@command(limits_group, "rate")
 def set_rate(
     session: Session,
     per_second: Annotated[str, typer.Argument(metavar="PER_SECOND|none", help="Tasks a second of each producer key.")],

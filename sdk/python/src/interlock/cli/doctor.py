@@ -11,16 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from interlock.cli.findings import Finding, worst
-from interlock.cli.options import command
 from interlock.cli.service_checks import check_service
 from interlock.cli.session import Session
 from interlock.cli.spool_checks import check_spool, find_spools, no_spool
 from interlock.cli.values import read_path
-
-
-def add_to(group: typer.Typer) -> None:
-    """Add the command to its group."""
-    command(group, "doctor")(doctor)
 
 
 def doctor(

@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import typer
-
 from interlock.cli.health import seconds_of
 from interlock.cli.lists import All, Limit, show_list
-from interlock.cli.options import command
 from interlock.cli.session import READERS, Session
 from interlock.cli.show import moment, type_of
 
 View = Mapping[str, Any]
-
-
-def add_to(group: typer.Typer) -> None:
-    """Add the commands to their group."""
-    command(group, "workers")(workers)
-    command(group, "types")(types)
 
 
 def workers(session: Session, limit: Limit = 50, all: All = False) -> None:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from interlock.cli.exits import CommandFailed, ExitCode
 from interlock.cli.lists import All, Limit, show_list
-from interlock.cli.options import command, make_group
 from interlock.cli.session import Session, has_key
 from interlock.cli.show import moment
 from interlock.cli.values import read_duration, read_instant, read_list
-from interlock.client import Client
 from interlock.reading import path_of
 from interlock.settings import KEY_VARIABLES
 from interlock.submission import make_key
 
-keys_group = make_group("Make, list, rotate and revoke keys.")
-projects_group = make_group("Make and list projects.")
+if TYPE_CHECKING:
+    from interlock.client import Client
 
 
 class Kind(str, Enum):
@@ -33,7 +31,6 @@ class Kind(str, Enum):
     admin = "admin"
 
 
-@command(keys_group, "new")
 def new_key(
     session: Session,
     name: Annotated[str, typer.Argument(metavar="NAME", help="What the key is for.")],
@@ -91,7 +88,6 @@ def minter(session: Session, kind: Kind, project: str | None) -> Client:
     return session.client("admin", "operator") if needs_admin else session.client("operator", "admin")
 
 
-@command(keys_group, "list")
 def list_keys(session: Session, limit: Limit = 50, all: All = False) -> None:
     """List the keys of the project, newest first; never their secrets. Needs an operator key."""
     head = ("ID", "NAME", "KIND", "STATE", "CREATED", "EXPIRES", "NARROWED TO")
@@ -111,7 +107,6 @@ def key_row(key: Mapping[str, Any]) -> list[str]:
 NARROWINGS = (("types", "types"), ("pools", "pools"), ("workers", "workerIds"))
 
 
-@command(keys_group, "revoke")
 def revoke_key(session: Session, key_id: Annotated[str, typer.Argument(metavar="ID", help="The key's id, not the key.")]) -> None:
     """Revoke a key; it is refused everywhere within seconds. Needs an operator key."""
     answer = session.client("operator").request("POST", path_of("keys", key_id, "revoke"), json={})
@@ -123,7 +118,6 @@ def revoke_key(session: Session, key_id: Annotated[str, typer.Argument(metavar="
         session.out.notice("it had been revoked before")
 
 
-@command(keys_group, "rotate")
 def rotate_key(
     session: Session,
     key_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the key to replace, not the key.")],
@@ -141,7 +135,6 @@ def rotate_key(
     session.out.notice(f"The old key, {key_id}, works for {overlap} more{'' if overlap[-1:].isalpha() else ' seconds'}.")
 
 
-@command(projects_group, "new")
 def new_project(
     session: Session,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Small letters, digits and '-'.")],
@@ -159,7 +152,6 @@ def new_project(
     session.out.notice(f"Its first key: interlock keys new NAME --kind operator --project {name}")
 
 
-@command(projects_group, "list")
 def list_projects(session: Session, limit: Limit = 50, all: All = False) -> None:
     """List the projects by name. Needs an admin key."""
     head = ("NAME", "CREATED", "REQUIRES WORKER")

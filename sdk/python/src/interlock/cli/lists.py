@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from interlock.cli.output import Output
-from interlock.client import Client
+
+if TYPE_CHECKING:
+    from interlock.client import Client
 
 Limit = Annotated[int, typer.Option(metavar="N", min=1, help="Show at most so many.")]
 All = Annotated[bool, typer.Option("--all", help="Show all of them.")]

@@ -14,7 +14,6 @@ from interlock.cli.ask import at_terminal
 from interlock.cli.exits import CommandFailed, ExitCode
 from interlock.cli.profiles import read_profiles, write_profile
 from interlock.cli.session import Session
-from interlock.client import Client
 from interlock.errors import ApiError, ConfigurationError, InterlockError
 from interlock.settings import KEY_VARIABLES, KeyKind, check_url, find_key, profiles_path
 
@@ -112,6 +111,8 @@ def read_key(kind: KeyKind, typed: str) -> str:
 
 def check_key(session: Session, url: str, kind: KeyKind, key: str) -> None:
     """Raise what the service says of a key that it does not take; one that cannot be asked is told, and no hindrance."""
+    from interlock.client import Client
+
     client = Client(url, key, kind=kind, timeout=session.patience)
     try:
         client.request("GET", "/v1/config")

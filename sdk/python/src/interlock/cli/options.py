@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar, get_type_hints
+from importlib import import_module
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from interlock.cli.exits import CommandFailed, ExitCode
 from interlock.cli.session import Session
 from interlock.cli.values import read_duration
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 SHARED: tuple[tuple[str, Any, Any], ...] = (
     (
@@ -50,40 +50,36 @@ SHARED: tuple[tuple[str, Any, Any], ...] = (
 )
 
 
-def command(group: typer.Typer, name: str, *, epilog: str | None = None) -> Callable[[Function], Function]:
-    """Register a function as a command: its first argument is the Session, the others are its own options.
+HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
-    Ctrl-C anywhere in it ends it as exit status 130.
+
+def make_command(name: str, function: Callable[..., Any], ready: Callable[[], None]) -> Any:
+    """The command of a function: its first argument is the Session, the others are its own options.
+
+    Before it runs, what its module names as `LATER` is imported (absent: the HTTP client), and `ready` is called. Ctrl-C
+    anywhere in it ends it as exit status 130.
     """
+    hints = get_type_hints(function, include_extras=True)
+    _session, *own = inspect.signature(function).parameters.values()
+    parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters += [inspect.Parameter(given, keyword, default=default, annotation=kind) for given, kind, default in SHARED]
 
-    def register(function: Function) -> Function:
-        hints = get_type_hints(function, include_extras=True)
-        session, *own = inspect.signature(function).parameters.values()
-        parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        parameters += [inspect.Parameter(given, keyword, default=default, annotation=kind) for given, kind, default in SHARED]
+    def run(*arguments: Any, **options: Any) -> Any:
+        place = {given: options.pop(given) or None for given in ("url", "key", "profile")}
+        patience = read_duration(options.pop("patience") or None, "--patience")
+        for later in getattr(sys.modules[function.__module__], "LATER", ("interlock.client",)):
+            import_module(later)
+        ready()
+        try:
+            made = Session(**place, patience=patience, json=options.pop("json"), verbose=options.pop("verbose"))
+            return function(made, *arguments, **options)
+        except KeyboardInterrupt:
+            raise CommandFailed("interrupted", ExitCode.INTERRUPTED) from None
 
-        def run(*arguments: Any, **options: Any) -> Any:
-            place = {given: options.pop(given) or None for given in ("url", "key", "profile")}
-            patience = read_duration(options.pop("patience") or None, "--patience")
-            try:
-                made = Session(**place, patience=patience, json=options.pop("json"), verbose=options.pop("verbose"))
-                return function(made, *arguments, **options)
-            except KeyboardInterrupt:
-                raise CommandFailed("interrupted", ExitCode.INTERRUPTED) from None
-
-        del session
-        run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        group.command(name, epilog=epilog)(run)
-        return function
-
-    return register
-
-
-def make_group(help: str) -> typer.Typer:
-    """A group of commands."""
-    return typer.Typer(
-        help=help, no_args_is_help=True, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}
-    )
+    run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=HELP)
+    app.command(name)(run)
+    return typer.main.get_command(app)

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from rich.cells import cell_len, set_cell_size
-
 from interlock.cli.plain import show_lines, show_plainly, to_json
 from interlock.cli.streams import speaks_utf8
 
@@ -85,6 +83,8 @@ class Output:
             self.lines(*lines, "")
             return
         width, height = console.size
+        from rich.cells import set_cell_size
+
         shown = [set_cell_size(line, width - 1) for line in map(show_plainly, lines[: height - 1])]
         # Home, each line to its end, and nothing left below: drawn over, so that it does not flicker.
         sys.stdout.write("\x1b[H" + "".join(f"{line.rstrip()}\x1b[K\n" for line in shown) + "\x1b[J")
@@ -119,9 +119,9 @@ class Output:
         if console is None or console.is_dumb_terminal:
             yield lambda _: None
             return
-        from rich.live import Live  # noqa: PLC0415 (only a terminal needs it)
-        from rich.spinner import Spinner  # noqa: PLC0415
-        from rich.text import Text  # noqa: PLC0415
+        from rich.live import Live
+        from rich.spinner import Spinner
+        from rich.text import Text
 
         spinner = Spinner("dots" if speaks_utf8(console.file) else "line", Text(show_plainly(text)))
         # Redirecting would put the JSON of standard output on the terminal's line.
@@ -136,7 +136,7 @@ class Output:
         if self._console is None:
             sys.stdout.write("".join(text for text, _ in parts).rstrip(" ") + "\n")
             return
-        from rich.text import Text  # noqa: PLC0415 (only a terminal needs it)
+        from rich.text import Text
 
         line = Text.assemble(*parts)
         line.rstrip()
@@ -145,9 +145,18 @@ class Output:
 
 def make_console(stream: IO[str]) -> Console:
     """A terminal that shows text as it is, on as many of its lines as it needs."""
-    from rich.console import Console  # noqa: PLC0415 (a program that reads our output has no use for it)
+    from rich.console import Console
 
     return Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def cell_len(text: str) -> int:
+    """The places that a text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def pad(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from interlock.cli.exits import ExitCode, refusal_code
 from interlock.cli.findings import Finding, fault, warn, well
 from interlock.cli.health import check_health, seconds_of
 from interlock.cli.session import Session, has_key
-from interlock.client import Client
 from interlock.errors import ApiError, ConfigurationError, InterlockError, Unreachable
 from interlock.settings import KEY_VARIABLES, KeyKind, find_url, same_security
 from interlock.tasks import read_time
+
+if TYPE_CHECKING:
+    from interlock.client import Client
 
 PATIENCE = 5.0
 """Seconds for one question: a doctor that hangs is a finding less."""
@@ -30,6 +32,8 @@ KINDS: tuple[KeyKind, ...] = ("task-producer", "task-worker", "operator", "metri
 
 def check_service(session: Session, told: dict[str, Any]) -> Iterator[Finding]:
     """All about the service. Its own account goes into `told`, for programs."""
+    from interlock.client import Client
+
     try:
         url = find_url(session.url, session.profile)
         keys = [(kind, f"key {kind}") for kind in KINDS if has_key(kind, session.profile)]
@@ -85,6 +89,8 @@ def advise_reach(url: str, text: str) -> str:
 
 def check_key(session: Session, url: str, kind: KeyKind, name: str, clients: list[Client]) -> Finding:
     """Whether the key works, and is of the kind that its place says. Working ones are added to `clients`."""
+    from interlock.client import Client
+
     try:
         client = Client(url, session.key, kind=kind, profile=session.profile, timeout=min(session.patience, PATIENCE))
         client.request("GET", "/v1/config")

@@ -6,12 +6,15 @@ import logging
 import os
 import sys
 import traceback
+from typing import TYPE_CHECKING
 
 from interlock.cli.output import Output
 from interlock.cli.plain import show_plainly
-from interlock.client import Client
 from interlock.errors import ConfigurationError
 from interlock.settings import KEY_VARIABLES, KeyKind, read_profile
+
+if TYPE_CHECKING:
+    from interlock.client import Client
 
 PATIENCE = 10.0
 """A person waits no longer than this (seconds) for one answer, repeated tries included, unless --patience says so."""
@@ -36,6 +39,8 @@ class Session:
 
     def client(self, *kinds: KeyKind) -> Client:
         """A client with a key of one of these kinds. Raises ConfigurationError if none is set."""
+        from interlock.client import Client
+
         if self.key:
             return Client(self.url, self.key, kind=kinds[0], profile=self.profile, timeout=self.patience)
         for kind in kinds:

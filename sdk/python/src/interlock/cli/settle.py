@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from interlock.cli.exits import CommandFailed, ExitCode
-from interlock.cli.options import command
 from interlock.cli.session import READERS, Session
 from interlock.cli.show import View, failure_text, moment, state_text, type_of
 from interlock.cli.tasks import TaskId
@@ -24,13 +23,6 @@ class Resolution(str, Enum):
     succeeded = "succeeded"
     failed = "failed"
     requeue = "requeue"
-
-
-def add_to(group: typer.Typer) -> None:
-    """Add the commands to their group."""
-    command(group, "cancel")(cancel)
-    command(group, "rerun")(rerun)
-    command(group, "resolve")(resolve)
 
 
 def cancel(

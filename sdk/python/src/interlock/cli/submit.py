@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from interlock.cli.exits import OF_STATUS, CommandFailed, ExitCode
-from interlock.cli.options import command
 from interlock.cli.session import Session
 from interlock.cli.show import View, show_end, state_text, type_of
 from interlock.cli.values import bad, read_duration, read_instant, read_json, read_tags, read_type, splice
-from interlock.client import Client
 from interlock.errors import Unreachable
-from interlock.producer import TaskProducer
 from interlock.retry import Retry
 from interlock.submission import Submission
+
+if TYPE_CHECKING:
+    from interlock.client import Client
+
+LATER = ("interlock.client", "interlock.producer")
 
 
 class RequireWorker(str, Enum):
@@ -24,11 +26,6 @@ class RequireWorker(str, Enum):
 
     registered = "registered"
     online = "online"
-
-
-def add_to(group: typer.Typer) -> None:
-    """Add the command to its group."""
-    command(group, "submit")(submit)
 
 
 def submit(
@@ -130,6 +127,8 @@ def tell_submitted(session: Session, view: View, *, wait: bool) -> None:
 
 def wait_for(session: Session, client: Client, view: View, seconds: float | None) -> int:
     """Wait for the end of the task; its exit status."""
+    from interlock.producer import TaskProducer
+
     out, task_id = session.out, str(view["id"])
     try:
         with out.status(f"waiting for {task_id}"):

@@ -8,19 +8,15 @@ import typer
 
 from interlock.cli.filters import filtered
 from interlock.cli.lists import All, Limit, read_pages, show_list
-from interlock.cli.options import command, make_group
 from interlock.cli.session import READERS, Session
 from interlock.cli.show import event_lines, moment, show_task, task_row
 from interlock.reading import TaskFilter, filter_to_wire, task_path
-
-group = make_group("Submit tasks, look at them, settle them.")
 
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
 
 HEAD = ("ID", "STATUS", "TYPE", "CREATED", "ATTEMPTS", "DETAIL")
 
 
-@command(group, "list")
 @filtered
 def list_tasks(
     session: Session,
@@ -35,7 +31,6 @@ def list_tasks(
     show_list(session.out, session.client(*READERS), "/v1/tasks", None if all else limit, HEAD, task_row, params)
 
 
-@command(group, "get")
 def get(session: Session, task_id: TaskId) -> None:
     """Show one task: its state, why it is in it, its input and its result."""
     view = session.client(*READERS).request("GET", task_path(task_id))
@@ -45,7 +40,6 @@ def get(session: Session, task_id: TaskId) -> None:
         show_task(session.out, view)
 
 
-@command(group, "journal")
 def journal(
     session: Session,
     task_id: TaskId,

@@ -5,31 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.cells import cell_len
 
 from interlock.cli.fleet import type_row, worker_row
 from interlock.cli.lists import read_pages
-from interlock.cli.options import command
-from interlock.cli.output import pad
+from interlock.cli.output import cell_len, pad
 from interlock.cli.plain import show_plainly
 from interlock.cli.session import READERS, Session
 from interlock.cli.values import bad, read_duration
-from interlock.client import Client
 from interlock.errors import ApiError, Unreachable
 from interlock.tasks import write_time
+
+if TYPE_CHECKING:
+    from interlock.client import Client
 
 View = Mapping[str, Any]
 
 TYPE_HEAD = ("TYPE", "QUEUED", "RUNNING", "WAITING", "UNKNOWN", "OLDEST DUE", "FREE SLOTS", "HOUR ok/failed", "DAY ok/failed")
 WORKER_HEAD = ("WORKER", "STATE", "POOL", "USED", "PROCESSES", "LAST SEEN")
-
-
-def add_to(group: typer.Typer) -> None:
-    """Add the command to its group."""
-    command(group, "top")(top)
 
 
 def top(

@@ -7,27 +7,25 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from interlock.cli.exits import OF_STATUS, CommandFailed, ExitCode
-from interlock.cli.options import command
 from interlock.cli.output import Output
 from interlock.cli.session import READERS, Session
 from interlock.cli.show import View, event_lines, moment, show_end, state_text, type_of
 from interlock.cli.tasks import TaskId, show_event
 from interlock.cli.values import read_duration
-from interlock.client import Client
 from interlock.errors import InterlockError
-from interlock.producer import TaskProducer
 from interlock.reading import task_path
 from interlock.tasks import JournalEvent, Task
 
+if TYPE_CHECKING:
+    from interlock.client import Client
 
-def add_to(group: typer.Typer) -> None:
-    """Add the command to its group."""
-    command(group, "watch")(watch)
+
+LATER = ("interlock.producer",)
 
 
 def watch(
@@ -125,6 +123,8 @@ class Follower:
 
         Raises CommandFailed when the time is over.
         """
+        from interlock.producer import TaskProducer
+
         producer = TaskProducer(client=self._client)
         with self._outages.told():
             while True:

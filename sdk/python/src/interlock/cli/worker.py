@@ -10,27 +10,23 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from interlock.cli.exits import CommandFailed, ExitCode
-from interlock.cli.options import command, make_group
 from interlock.cli.plain import show_plainly
 from interlock.cli.session import Session
 from interlock.cli.values import read_path
 from interlock.settings import KEY_VARIABLES
-from interlock.worker import TaskWorker
 
-group = make_group("Run workers.")
-
-
-@group.callback()
-def worker_group() -> None:
-    """Run workers."""
+if TYPE_CHECKING:
+    from interlock.worker import TaskWorker
 
 
-@command(group, "run")
+LATER = ("interlock.worker",)
+
+
 def run_worker(
     session: Session,
     target: Annotated[
@@ -58,6 +54,8 @@ def run_worker(
 
 def load_worker(target: str) -> TaskWorker:
     """The worker that `module:name` or `file.py:name` names. Raises CommandFailed, saying what is wrong with it."""
+    from interlock.worker import TaskWorker
+
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
         raise CommandFailed(

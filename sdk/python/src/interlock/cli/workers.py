@@ -7,20 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from interlock.cli.fleet import workers as list_workers
-from interlock.cli.options import command, make_group
 from interlock.cli.output import Output
 from interlock.cli.session import READERS, Session
 from interlock.cli.show import moment, type_of
 from interlock.reading import path_of
 
-group = make_group("See the workers, drain them, forget them.")
-command(group, "list")(list_workers)
-
 WorkerId = Annotated[str, typer.Argument(metavar="ID", help="The worker's id.")]
 
 
-@command(group, "show")
 def show(session: Session, worker_id: WorkerId) -> None:
     """Show one worker: its processes, what it serves, the attempts that it runs."""
     view = session.client(*READERS).request("GET", path_of("workers", worker_id))
@@ -69,7 +63,6 @@ def attempt_row(item: Mapping[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
-@command(group, "drain")
 def drain(session: Session, worker_id: WorkerId) -> None:
     """Ask the worker's processes to claim no more, finish what they hold, and end. Needs an operator key."""
     answer = session.client("operator").request("POST", path_of("workers", worker_id, "drain"), json={})
@@ -85,7 +78,6 @@ def drain(session: Session, worker_id: WorkerId) -> None:
         session.out.notice("they had been asked before")
 
 
-@command(group, "remove")
 def remove(session: Session, worker_id: WorkerId) -> None:
     """Take the worker's registration away; processes that run go on. Needs an operator key."""
     answer = session.client("operator").request("DELETE", path_of("workers", worker_id))
