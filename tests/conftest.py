@@ -13,7 +13,8 @@ pytest_plugins = [
     "support.served",
     "support.owner",
     "support.worker_process",
-    "support.play",  # last: it builds on the others
+    "support.play",
+    "support.runs",  # last: it builds on the others
 ]
 
 

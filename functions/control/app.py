@@ -6,12 +6,12 @@ from typing import Any
 
 from interlock_core import bulk as bulking
 from interlock_core import cancel as cancelling
-from interlock_core import controls, jsontext, tasks, tickets
+from interlock_core import controls, jsontext, tasks, tickets, waits
 from interlock_core import rerun as rerunning
 from interlock_core.errors import InvalidRequest
 from interlock_core.http import Answer, Call, api, endpoint, lambda_handler
 from interlock_core.wire.operator import Bulk, ConcurrencyLimit, Nothing, Rate, StreamTicket
-from interlock_core.wire.producer import Cancel, Rerun, Resolve
+from interlock_core.wire.producer import Cancel, Rerun, Resolve, Signal
 from interlock_core.wire.queries import named_type, one_identifier, query, task_filter
 
 BOTH = ("task-producer", "operator")
@@ -37,6 +37,14 @@ async def rerun(call: Call) -> Answer:
     given = jsontext.members(call.text).get("input")
     view, new = await rerunning.rerun(call.database, call.settings, call.key, call.path_id(), call.body, given)
     return Answer(view, 201 if new else 200, {"location": f"/v1/tasks/{view['id']}"})
+
+
+@endpoint("POST", "/v1/tasks/{id}/signals", keys=("task-producer",), body=Signal, status=201)
+async def signal(call: Call) -> Answer:
+    """Send a task a signal: kept until a wait takes it, stored once under its key."""
+    payload = jsontext.members(call.text)["payload"]
+    answer, new = await waits.signal(call.database, call.key.project, call.path_id(), call.body, payload)
+    return Answer(answer, 201 if new else 200)
 
 
 @endpoint("POST", "/v1/tasks/bulk", keys=OPERATOR, body=Bulk)
@@ -117,7 +125,7 @@ def _key(call: Call) -> str:
 
 
 app = api(
-    bulk, cancel, resolve, rerun, pause_type, resume_type, pause_project, resume_project, limits, set_limit, drop_limit, set_rate,
+    bulk, cancel, resolve, rerun, signal, pause_type, resume_type, pause_project, resume_project, limits, set_limit, drop_limit, set_rate,
     create_ticket,
 )  # fmt: skip
 handler = lambda_handler(app)

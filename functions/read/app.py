@@ -9,7 +9,7 @@ from uuid import UUID
 import interlock_core
 from interlock_core import doctor as health
 from interlock_core import metrics as figures
-from interlock_core import overview, tasks
+from interlock_core import overview, steps, tasks
 from interlock_core.errors import InvalidRequest
 from interlock_core.http import Answer, Call, api, endpoint, lambda_handler
 from interlock_core.states import ENDS
@@ -23,11 +23,11 @@ STATIC = Path(interlock_core.__file__).parent / "static"
 
 @endpoint("GET", "/v1/tasks/{id}", keys=READERS)
 async def get(call: Call) -> dict[str, Any]:
-    """One task; `include=attempts` adds its attempts, `waitSeconds` waits for its end where the host holds waits."""
+    """One task; `include=attempts,steps,children` adds those without their outputs, `waitSeconds` waits for its end where the host holds waits."""
     given = query(call.request, ("include", "waitSeconds"))
     include = {part for text in given.get("include", []) for part in text.split(",")}
-    if unknown := include - {"attempts", ""}:
-        raise InvalidRequest(f"include knows attempts, not {', '.join(sorted(unknown))[:80]}", "/include")
+    if unknown := include - {"attempts", "steps", "children", ""}:
+        raise InvalidRequest(f"include knows attempts, steps and children, not {', '.join(sorted(unknown))[:80]}", "/include")
     task_id = call.path_id()
     row = await tasks.find(call.database, call.key.project, task_id)
     seconds = cursors.wait_seconds(given.get("waitSeconds", [None])[-1])
@@ -40,7 +40,29 @@ async def get(call: Call) -> dict[str, Any]:
     view = await tasks.show(call.database, call.settings, call.key.project, row)
     if "attempts" in include:
         view["attemptList"] = await tasks.attempts(call.database, task_id)
+    if include & {"steps", "children"}:
+        found = await steps.outline(call.database, task_id)
+        view |= {name: found[name] for name in ("steps", "children") if name in include}
     return view
+
+
+@endpoint("GET", "/v1/tasks/{id}/steps", keys=READERS)
+async def list_steps(call: Call) -> dict[str, Any]:
+    """The stored steps of a task with their outputs, in the order of their first events."""
+    return await steps.page(call.database, *await _part(call))
+
+
+@endpoint("GET", "/v1/tasks/{id}/children", keys=READERS)
+async def list_children(call: Call) -> dict[str, Any]:
+    """The children of a task with what became of them."""
+    return await steps.children_page(call.database, *await _part(call))
+
+
+async def _part(call: Call) -> tuple[UUID, str | None, int]:
+    given = query(call.request, ("limit", "cursor"))
+    task_id = call.path_id()
+    await tasks.find(call.database, call.key.project, task_id)
+    return task_id, given.get("cursor", [None])[-1], cursors.page_limit(given.get("limit", [None])[-1])
 
 
 @endpoint("GET", "/v1/tasks", keys=READERS)
@@ -171,6 +193,8 @@ app = api(
     find_all,
     get,
     journal,
+    list_steps,
+    list_children,
     list_task_types,
     get_task_type,
     list_workers,

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from pydantic import ValidationError
 
-from interlock_core import attempts, claims, jsontext, reports
+from interlock_core import attempts, children, claims, jsontext, reports, steps
 from interlock_core.errors import InvalidRequest, Problem
 from interlock_core.http import Call, api, endpoint, lambda_handler
+from interlock_core.wire import cursors
 from interlock_core.wire.fields import Tolerant, problem
-from interlock_core.wire.worker import Beat, Claim, Complete, Completion, Giveback, Heartbeat, Ids, Release
+from interlock_core.wire.queries import query
+from interlock_core.wire.worker import (
+    Beat,
+    ChildSubmit,
+    Claim,
+    Complete,
+    Completion,
+    Giveback,
+    Heartbeat,
+    Ids,
+    Release,
+    StepReport,
+)
 
 WORKER = ("task-worker",)
 Outcome = dict[str, Any] | Problem
@@ -94,6 +108,62 @@ async def release_one(call: Call) -> dict[str, Any]:
     return _only(await attempts.release(call.database, call.key, _single(call, Giveback)))
 
 
+@endpoint("POST", "/v1/tasks/{taskId}/attempts/{attemptId}/steps", keys=WORKER, body=Single)
+async def store_step(call: Call) -> dict[str, Any]:
+    """Store what became of a step; the first final outcome is kept and returned ever after."""
+    item = _one(call, StepReport)
+    return await steps.store(call.database, call.key, item.model, item.text.get("output"))
+
+
+@endpoint("POST", "/v1/tasks/{taskId}/attempts/{attemptId}/children", keys=WORKER, body=Single)
+async def spawn_child(call: Call) -> dict[str, Any]:
+    """Submit a child of the running attempt, once per name."""
+    item = _one(call, ChildSubmit)
+    return await children.spawn(call.database, call.settings, call.key, item.model, item.text["input"])
+
+
+@endpoint("GET", "/v1/tasks/{taskId}/attempts/{attemptId}/steps", keys=WORKER)
+async def attempt_steps(call: Call) -> dict[str, Any]:
+    """Stored steps of the task that the attempt runs: what did not fit into its claim."""
+    return await steps.page(call.database, *await _held(call))
+
+
+@endpoint("GET", "/v1/tasks/{taskId}/attempts/{attemptId}/children", keys=WORKER)
+async def attempt_children(call: Call) -> dict[str, Any]:
+    """The children of the task that the attempt runs, with their results."""
+    return await steps.children_page(call.database, *await _held(call))
+
+
+@endpoint("GET", "/v1/tasks/{taskId}/attempts/{attemptId}/signals", keys=WORKER)
+async def attempt_signals(call: Call) -> dict[str, Any]:
+    """The signals that no wait of the task has taken yet."""
+    return await steps.signals_page(call.database, *await _held(call))
+
+
+def _one(call: Call, model: type[Ids]) -> reports.Item:
+    (item,) = _single(call, model)
+    if item.refusal is not None:
+        raise item.refusal
+    return item
+
+
+async def _held(call: Call) -> tuple[UUID, str | None, int]:
+    """What a page of an attempt's reads needs: its task, the cursor, the limit; the lease stands in the headers."""
+    given = query(call.request, ("cursor", "limit"))
+    task_id = call.path_id("taskId")
+    headers = call.request.headers
+    ids = {"taskId": str(task_id), "attemptId": str(call.path_id("attemptId")), "leaseToken": headers.get("x-lease-token")}
+    fence = headers.get("x-fence", "")
+    if not (fence.isascii() and fence.isdigit() and len(fence) < 10) or not ids["leaseToken"]:
+        raise InvalidRequest("the headers X-Fence and X-Lease-Token must carry the attempt's fence and lease token")
+    try:
+        held = Ids.model_validate(ids | {"fence": int(fence)})
+    except ValidationError as error:
+        raise problem(error) from None
+    await steps.check_current(call.database, call.key, steps.lease(held))
+    return task_id, given.get("cursor", [None])[-1], cursors.page_limit(given.get("limit", [None])[-1])
+
+
 def _only(answers: list[Outcome]) -> dict[str, Any]:
     answer = answers[0]
     if isinstance(answer, Problem):
@@ -101,5 +171,8 @@ def _only(answers: list[Outcome]) -> dict[str, Any]:
     return answer
 
 
-app = api(heartbeat, complete, release, heartbeat_one, complete_one, release_one)
+app = api(
+    heartbeat, complete, release, heartbeat_one, complete_one, release_one, store_step, spawn_child, attempt_steps,
+    attempt_children, attempt_signals,
+)  # fmt: skip
 handler = lambda_handler(app)

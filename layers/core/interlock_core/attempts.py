@@ -6,29 +6,35 @@ Every report is fenced: it counts only while its attempt is current, by task, at
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
-from . import admission, hints, reports
+from . import admission, ends, hints, reports
 from .canonical import canonical
-from .db import Database, Row, Statement, Step, statements
-from .errors import EpochChanged, Problem, RateLimited, StaleAttempt, Unavailable
+from .db import Database, Row, Step, statements
+from .errors import EpochChanged, InvalidRequest, LimitExceeded, Problem, RateLimited, StaleAttempt, Unavailable
 from .ids import new_id
 from .keys import Key
+from .states import QUEUED
+from .wire.fields import INLINE_BYTES
 from .wire.times import when
 
 complete_sql = statements("complete")
 heartbeat_sql = statements("heartbeat")
 release_sql = statements("release")
+resume_sql = statements("resume")
 
 MAX_LINES = 10_000
 MAX_LOG_BYTES = 4 * 1024 * 1024
+MOST_STEPS = 10_000  # of a task, finished waits and children included
 # Seconds between progress or logs of one attempt: faster ones are refused, their lease is renewed all the same.
 REPORT_INTERVAL = 0.1
 _encode = msgspec.json.Encoder().encode
+
+Write = Callable[[str, list[dict[str, Any]]], list[Step]]
+"""The statements of a fenced write over a batch (project, rows); the first returns what was taken."""
 
 
 def _json(value: Any) -> str:
@@ -65,7 +71,7 @@ async def heartbeat(
     state = None
     for turn in _rounds(rows) or [[]]:
         mine, extra_steps = [rows[i] for i in turn], steps if state is None else []
-        taken, others, rest = await _settle(database, key.project, mine, heartbeat_sql.renew, _beat_limits(), extra=extra_steps)
+        taken, others, rest = await _settle(database, key.project, mine, _renewed, extra=extra_steps)
         state = state or rest[1][0]
         await admission.admit(database, key.project, [row.concurrency_key for row in taken.values() if row.recovered])
         for i in turn:
@@ -77,8 +83,9 @@ async def heartbeat(
     return [answers[n] for n in range(len(items))], extra
 
 
-def _beat_limits() -> dict[str, Any]:
-    return {"max_lines": MAX_LINES, "max_bytes": MAX_LOG_BYTES, "report_interval": REPORT_INTERVAL}
+def _renewed(project: str, rows: list[dict[str, Any]]) -> list[Step]:
+    limits = {"max_lines": MAX_LINES, "max_bytes": MAX_LOG_BYTES, "report_interval": REPORT_INTERVAL}
+    return [heartbeat_sql.renew(project=project, items=_json(rows), **limits)]
 
 
 def _said(item: reports.Item) -> dict[str, Any]:
@@ -110,7 +117,15 @@ def _beaten(name: str, taken: dict[str, Row], others: dict[str, Problem]) -> dic
 async def complete(database: Database, key: Key, items: Sequence[reports.Item]) -> list[dict[str, Any] | Problem]:
     """Takes outcomes; per item {attemptId, taskStatus, duplicate} or a Problem, in the order of the items."""
     rows = [_ids(i) | _outcome(i) for i in items if i.model is not None]
-    return await _end(database, key.project, items, rows, complete_sql.settle, final=True)
+    return await _end(database, key.project, items, rows, _completed, final=True)
+
+
+def _completed(project: str, rows: list[dict[str, Any]]) -> list[Step]:
+    steps = [complete_sql.settle(project=project, items=_json(rows), most_steps=MOST_STEPS)]
+    if suspended := [row["task_id"] for row in rows if row["outcome"] == "suspended"]:
+        # a wait that is over already: read now that the task is locked
+        steps.append(resume_sql.resume(ids=suspended, at_once=True, inline_bytes=INLINE_BYTES))
+    return steps
 
 
 def _outcome(item: reports.Item) -> dict[str, Any]:
@@ -126,6 +141,8 @@ def _outcome(item: reports.Item) -> dict[str, Any]:
             parts["result"] = hashlib.sha256((given or "").encode(errors="surrogatepass")).hexdigest()
         else:
             parts["result"] = canonical(result or "null")
+    elif outcome == "suspended":
+        parts["wait"] = model.wait.model_dump(by_alias=True, mode="json", exclude_none=True)
     elif outcome != "cancelled":
         parts |= {"code": code, "message": message, "details": details or ""}
         parts["retryAfterSeconds"] = model.retry_after_seconds
@@ -136,6 +153,9 @@ def _outcome(item: reports.Item) -> dict[str, Any]:
         "message": message,
         "details": msgspec.Raw(details.encode()) if details else None,
         "retry_after": model.retry_after_seconds,
+        "step": model.step if outcome == "unknown" else None,
+        "wait": parts.get("wait"),
+        "orphans": reports.names_of(model.orphaned_steps),
         "report_hash": reports.report_hash("complete", parts),
     }
 
@@ -152,7 +172,11 @@ async def release(database: Database, key: Key, items: Sequence[reports.Item]) -
         for i in items
         if i.model is not None
     ]
-    return await _end(database, key.project, items, rows, release_sql.settle, final=False)
+    return await _end(database, key.project, items, rows, _given_back, final=False)
+
+
+def _given_back(project: str, rows: list[dict[str, Any]]) -> list[Step]:
+    return [release_sql.settle(project=project, items=_json(rows))]
 
 
 async def release_claim(
@@ -181,8 +205,8 @@ async def release_claim(
     found = [{"task_id": r.task_id, "attempt_id": r.attempt_id, "fence": r.fence, "token": r.token} | given_back for r in rows]
     if not found:
         return answers
-    taken, others, _ = await _settle(database, key.project, found, release_sql.settle, {})
-    await _after_end(database, key.project, list(taken.values()))
+    taken, others, _ = await _settle(database, key.project, found, _given_back)
+    await ends.follow(database, key.project, list(taken.values()))
     told += [[str(r.attempt_id), r.status] for r in taken.values()]
     await database.one(release_sql.gave_back(**who, answer=_json(told)))
     answers += [{"attemptId": r.attempt_id, "taskStatus": r.status, "duplicate": False} for r in taken.values()]
@@ -192,8 +216,31 @@ async def release_claim(
     return answers
 
 
+def _taken(results: list[list[Row]]) -> dict[str, Row]:
+    """What a fenced write took, by attempt; a suspension whose wait was over at once is queued already."""
+    found = {str(row.attempt_id): row for row in results[0]} if results else {}
+    resumed = {row.id: row.due_at for row in results[1]} if len(results) > 1 else {}
+    for name, row in found.items() if resumed else ():
+        if row.id in resumed:
+            found[name] = row._replace(status=QUEUED, due_at=resumed[row.id])
+    return found
+
+
+def _not_suspended(row: dict[str, Any], verdict: Row) -> Problem | None:
+    """Why a current attempt may not suspend."""
+    if row.get("outcome") != "suspended":
+        return None
+    if verdict.effect_safety == "non-idempotent":
+        return InvalidRequest("a non-idempotent handler cannot wait: what it did so far could not be repeated", "/outcome")
+    if verdict.no_child is not None:
+        return InvalidRequest(f"the task has no child named {verdict.no_child!r}", "/wait/children")
+    if verdict.steps_stored >= MOST_STEPS:
+        return LimitExceeded(f"a task has at most {MOST_STEPS} steps, finished waits included")
+    return None
+
+
 async def _end(
-    database: Database, project: str, items: Sequence[reports.Item], rows: list[dict[str, Any]], settle: Statement, final: bool
+    database: Database, project: str, items: Sequence[reports.Item], rows: list[dict[str, Any]], write: Write, final: bool
 ) -> list[dict[str, Any] | Problem]:
     """Ends attempts round by round: a batch that names an attempt twice is as two calls, one after the other."""
     answers: dict[int, dict[str, Any] | Problem] = {n: item.refusal for n, item in enumerate(items) if item.refusal is not None}
@@ -201,8 +248,8 @@ async def _end(
     for turn in _rounds(rows):
         mine = [rows[i] for i in turn]
         notify = hints.send(hints.payload(project, done=[r["task_id"] for r in mine])) if final else None
-        taken, others, _ = await _settle(database, project, mine, settle, {}, final=final, notify=notify)
-        await _after_end(database, project, list(taken.values()), told=final)
+        taken, others, _ = await _settle(database, project, mine, write, final=final, notify=notify)
+        await ends.follow(database, project, list(taken.values()), told=final)
         for i in turn:
             name = str(rows[i]["attempt_id"])
             if (row := taken.get(name)) is not None:
@@ -231,8 +278,7 @@ async def _settle(
     database: Database,
     project: str,
     rows: list[dict[str, Any]],
-    settle: Statement,
-    params: dict[str, Any],
+    write: Write,
     *,
     final: bool = False,
     extra: Sequence[Step] = (),
@@ -247,11 +293,11 @@ async def _settle(
     ids = [row["task_id"] for row in batch]
     steps: list[Step] = []
     if batch:
-        steps = [complete_sql.lock(ids=ids), settle(project=project, items=_json(batch), **params)]
+        steps = [complete_sql.lock(ids=ids), *write(project, batch)]
     results = await database.run(*steps, *extra, notify=notify) if steps or extra else []
-    taken = {str(r.attempt_id): r for r in results[1]} if batch else {}
+    taken = _taken(results[1 : len(steps)])
     left = [row for row in batch if str(row["attempt_id"]) not in taken]
-    others = await _explain(database, project, left, settle, params, taken, final) if left else {}
+    others = await _explain(database, project, left, write, taken, final) if left else {}
     return taken, others, results[len(steps) :]
 
 
@@ -259,8 +305,7 @@ async def _explain(
     database: Database,
     project: str,
     left: list[dict[str, Any]],
-    settle: Statement,
-    params: dict[str, Any],
+    write: Write,
     taken: dict[str, Row],
     final: bool,
 ) -> dict[str, Any]:
@@ -268,7 +313,7 @@ async def _explain(
     late = []
     asked = _json(
         [
-            {k: v for k, v in row.items() if k in ("task_id", "attempt_id", "fence", "token", "epoch", "report_hash")}
+            {k: v for k, v in row.items() if k in ("task_id", "attempt_id", "fence", "token", "epoch", "report_hash", "wait")}
             for row in left
         ]
     )
@@ -276,13 +321,13 @@ async def _explain(
     for verdict in await database.one(complete_sql.explain(project=project, items=asked)):
         name = str(verdict.attempt_id)
         row = by_attempt[name]
-        if verdict.current and not verdict.other_epoch:
+        if verdict.current and not verdict.other_epoch and (refusal := _not_suspended(row, verdict)) is not None:
+            found[name] = refusal
+        elif verdict.current and not verdict.other_epoch:
             try:  # somebody held its row: alone, with a short wait
-                _, again = await database.run(
-                    complete_sql.lock_one(ids=[row["task_id"]]), settle(project=project, items=_json([row]), **params)
-                )
-                if again:
-                    taken[name] = again[0]
+                again = await database.run(complete_sql.lock_one(ids=[row["task_id"]]), *write(project, [row]))
+                if again[1]:
+                    taken |= _taken(again[1:])
                     continue
             except Unavailable:
                 pass
@@ -306,18 +351,3 @@ def _stale(verdict: Row) -> str:
     if verdict.ended_by is not None:
         return f"the attempt was ended ({verdict.ended_by}); the task is {verdict.status}"
     return f"attempt, fence and token together are not those of the task's current attempt; the task is {verdict.status}"
-
-
-async def _after_end(database: Database, project: str, rows: list[Row], told: bool = False) -> None:
-    """Admits behind freed keys and hints at what became claimable; a second round trip only if there is any."""
-    if not rows:
-        return
-    await admission.admit(database, project, [r.concurrency_key for r in rows])
-    ready = hints.group(
-        (r.type, r.schema_version, r.pool, hints.until(r.due_at))
-        for r in rows
-        if r.status == "queued" and r.concurrency_key is None
-    )
-    done: list[UUID] = [] if told else [r.id for r in rows if r.status != "queued"]
-    if ready or done:
-        await hints.tell(database, hints.payload(project, ready=ready, done=done))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from . import admission, hints
+from . import ends, hints
 from .db import Database, Row, statements
 from .errors import NotFound, OutcomeUnknown, TaskFinished
 from .settings import Settings
@@ -47,11 +47,11 @@ async def cancel_all(database: Database, project: str, task_ids: list[UUID], rea
 
 
 async def _tell(database: Database, project: str, verdicts: list[Row]) -> None:
-    """Hints at holders and waiters; a cancelled task may have held a ready place of its key."""
+    """Hints at holders and waiters, then what follows the ends: keys, parents, children."""
     changed = [verdict for verdict in verdicts if verdict.changed]
     if not changed:
         return
-    ended = [v for v in changed if v.before != "running"]
-    await admission.admit(database, project, [v.concurrency_key for v in ended])
     holders = [(v.worker_id, v.instance_id, v.id, v.attempt_id) for v in changed if v.before == "running"]
+    ended = [v for v in changed if v.before != "running"]
     await hints.tell(database, hints.payload(project, cancel=holders, done=[v.id for v in ended]))
+    await ends.follow(database, project, ended, told=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from . import admission, hints
+from . import admission, ends, steps, waits
 from .db import Database, Row, statements
 from .ids import new_id
 from .keys import Key
@@ -22,6 +22,7 @@ expire_sql = statements("expire")
 promote_sql = statements("promote")
 
 CLAIM_BYTES = 2 * 1024 * 1024
+STEP_BYTES = 1024 * 1024  # of the stored steps that ride along with an attempt
 _encode = msgspec.json.Encoder().encode
 
 
@@ -58,6 +59,15 @@ async def claim(database: Database, settings: Settings, key: Key, request: Claim
         "claim_id": request.claim_id,
     }
     poll = settings.stream_poll_seconds if settings.stream_url else settings.poll_seconds
+    find = (
+        claim_sql.lock_keys(project=key.project, pool=request.pool, handlers=text, call=call),
+        claim_sql.pick(
+            **who, call=call, pool=request.pool, handlers=text, attempts=offered, budget=CLAIM_BYTES, step_budget=STEP_BYTES
+        ),
+        claim_sql.outlook(
+            **who, call=call, pool=request.pool, handlers=text, poll_seconds=poll, idle_poll_seconds=settings.idle_poll_seconds
+        ),
+    )
     _, _, lapsed, due, _, picked, outlook = await database.run(
         claim_sql.enter(
             project=key.project,
@@ -70,12 +80,10 @@ async def claim(database: Database, settings: Settings, key: Key, request: Claim
         claim_sql.remember(**who, call=call),
         expire_sql.lapsed(groups=groups),
         promote_sql.due(groups=groups),
-        claim_sql.lock_keys(project=key.project, pool=request.pool, handlers=text, call=call),
-        claim_sql.pick(**who, call=call, pool=request.pool, handlers=text, attempts=offered, budget=CLAIM_BYTES),
-        claim_sql.outlook(
-            **who, call=call, pool=request.pool, handlers=text, poll_seconds=poll, idle_poll_seconds=settings.idle_poll_seconds
-        ),
+        *find,
     )
+    if outlook[0].mine and outlook[0].wakes and await waits.wake(database, groups) and picked[0].id is None:
+        _, picked, outlook = await database.run(*find)  # nothing else was ready: take what woke a moment ago
     view = outlook[0]
     rows = (
         [row for row in picked if row.id is not None]
@@ -84,11 +92,12 @@ async def claim(database: Database, settings: Settings, key: Key, request: Claim
     )
     refused: list[str] = picked[0].refused or []
     await _after_claim(database, key.project, lapsed, due, rows, refused)
+    stored = await steps.of_claims(database, [row.id for row in rows if row.steps_stored], STEP_BYTES)
     wait = view.told if view.next_in is None else min(view.told, view.next_in)
     if refused and len(rows) < request.slots:
         wait = 0.0  # what stood in the way is out of it now: ask again
     answer = {
-        "attempts": [_claimed(row, tokens[row.n - 1]) for row in rows],
+        "attempts": [_claimed(row, tokens[row.n - 1], stored.get(row.id, [])) for row in rows],
         "more": bool(view.more),
         "pollAfterSeconds": round(max(0.2, wait), 3),
         "serverTime": when(view.now),
@@ -102,15 +111,12 @@ async def _after_claim(
     database: Database, project: str, lapsed: list[Row], due: list[Row], rows: list[Row], refused: list[str]
 ) -> None:
     """What a claim set free or met: keys of lapsed leases, keyed work that became due or does not fit, and hints to others."""
-    await admission.admit(database, project, [*(r.concurrency_key for r in (*lapsed, *due, *rows)), *refused])
-    ready = hints.group((r.type, r.schema_version, r.pool, hints.until(r.due_at)) for r in lapsed if r.status == "queued")
-    done = [r.id for r in lapsed if r.status != "queued"]
-    if ready or done:
-        await hints.tell(database, hints.payload(project, ready=ready, done=done))
+    await admission.admit(database, project, [*(r.concurrency_key for r in (*due, *rows)), *refused])
+    await ends.follow(database, project, lapsed)
 
 
-def _claimed(row: Row, token: str) -> dict[str, Any]:
-    return {
+def _claimed(row: Row, token: str, stored: list[dict[str, Any]]) -> dict[str, Any]:
+    claim = {
         "taskId": row.id,
         "attemptId": row.attempt_id,
         "attemptNumber": row.attempts + 1,
@@ -120,7 +126,7 @@ def _claimed(row: Row, token: str) -> dict[str, Any]:
         "leaseExpiresAt": when(row.lease_expires_at),
         "leaseSeconds": row.lease_seconds,
         "deadlineAt": when(row.deadline_at),
-        "reconcile": None,
+        "reconcile": raw(row.reconcile),
         "type": row.type,
         "schemaVersion": row.schema_version,
         "pool": row.pool,
@@ -129,10 +135,13 @@ def _claimed(row: Row, token: str) -> dict[str, Any]:
         "trace": raw(row.trace),
         "effectScope": row.effect_scope,
         "cancelRequested": row.cancel_requested,
-        "steps": [],
+        "steps": stored,
         "rerunOf": row.rerun_of,
         "parentId": row.parent_id,
     }
+    if len(stored) < row.steps_stored:
+        claim["stepsCursor"] = steps.cursor(row.id, stored[-1]["seq"] if stored else 0)
+    return claim
 
 
 def _json(value: Any) -> str:

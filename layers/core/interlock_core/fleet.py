@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from .db import Step, statements
 from .settings import Settings
 from .wire.times import when
@@ -61,7 +63,7 @@ def read(rows: list[Any]) -> Fleet:
 def waiting(row: Any, fleet: Fleet) -> dict[str, str] | None:
     """Reason, detail and next step for a queued or waiting task; None for any other."""
     if row.status == "waiting":
-        return _because("sleeping", "the handler suspended the task", "It goes on by itself when its wait is over.")
+        return _suspended(row)
     if row.status != "queued":
         return None
     if row.due_at > row.now:
@@ -103,6 +105,17 @@ def waiting(row: Any, fleet: Fleet) -> dict[str, str] | None:
         f"no worker has claimed it yet; {found.slots - found.used} slots are free for {name}",
         "Nothing: a worker claims it within one poll.",
     )
+
+
+def _suspended(row: Any) -> dict[str, str]:
+    wait = msgspec.json.decode(row.wait)
+    until = f", until {when(row.wake_at)} at the latest" if row.wake_at is not None else ""
+    if wait["signal"] is not None:
+        return _because("signal", f"it waits for the signal {wait['signal']!r}{until}", f"Send it the signal {wait['signal']!r}.")
+    if wait["children"] is not None:
+        names = ", ".join(wait["children"][:5]) + (", …" if len(wait["children"]) > 5 else "")
+        return _because("children", f"it waits for its children {names}{until}", "It goes on when all of them are settled.")
+    return _because("sleeping", f"it sleeps until {when(row.wake_at)}", "It goes on by itself at that time.")
 
 
 def _because(reason: str, detail: str, next_step: str) -> dict[str, str]:

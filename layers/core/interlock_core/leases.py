@@ -10,13 +10,14 @@ from typing import Any
 
 import msgspec
 
-from . import admission, hints
+from . import admission, ends, hints, waits
 from .db import Database, Row, Statement, statements
 from .settings import Settings
 
 expire_sql = statements("expire")
 promote_sql = statements("promote")
 late_sql = statements("late_starts")
+resume_sql = statements("resume")
 wait_sql = statements("wait_limit")
 sweep_sql = statements("sweep")
 retention_sql = statements("retention")
@@ -31,10 +32,12 @@ async def sweep(database: Database, settings: Settings) -> dict[str, Any]:
     done: dict[str, Any] = {}
     done["promoted"] = await _groups(database, promote_sql.groups, promote_sql.due, until)
     done["lapsed"], done["skipped"] = await _expire(database, until)
+    done["woken"] = await _wake(database, until)
     late = await database.one(late_sql.settle())
     await _settled(database, late)
     done["lateStarts"] = len(late)
     done["waitLimit"] = await _wait_limit(database, settings)
+    done["followed"] = await ends.repair(database)
     done["admitted"] = await admission.repair(database)
     forgotten = (await database.one(sweep_sql.forget(limit_seconds=max(settings.worker_wait_limit_seconds, 3600))))[0]
     done["instancesForgotten"], done["claimsForgotten"] = forgotten.instances, forgotten.claims
@@ -68,6 +71,17 @@ async def _expire(database: Database, until: float) -> tuple[int, int]:
     return settled, 0
 
 
+async def _wake(database: Database, until: float) -> int:
+    """Ends the waits whose time has come."""
+    woken = 0
+    while time.monotonic() < until and (groups := await database.one(resume_sql.groups())):
+        ended = await waits.wake(database, _json(groups))
+        woken += ended
+        if not ended:
+            break
+    return woken
+
+
 async def _wait_limit(database: Database, settings: Settings) -> int:
     limit = settings.worker_wait_limit_seconds
     groups = await database.one(wait_sql.groups(limit_seconds=limit))
@@ -78,9 +92,7 @@ async def _wait_limit(database: Database, settings: Settings) -> int:
 
 async def _settled(database: Database, rows: list[Row]) -> None:
     for project in sorted({r.project for r in rows}):
-        mine = [r for r in rows if r.project == project]
-        await admission.admit(database, project, [r.concurrency_key for r in mine])
-        await hints.tell(database, hints.payload(project, done=[r.id for r in mine]))
+        await ends.follow(database, project, [r for r in rows if r.project == project])
 
 
 async def _freed(database: Database, rows: list[Row]) -> None:

@@ -151,7 +151,7 @@ def _path_parameter(path: str, name: str) -> dict[str, Any]:
 def _query_parameter(parameter: Parameter) -> dict[str, Any]:
     found: dict[str, Any] = {
         "name": parameter.name,
-        "in": "query",
+        "in": parameter.place,
         "required": parameter.required,
         "description": parameter.text,
         "schema": parameter.schema,

@@ -16,6 +16,7 @@ from .wire import answers as a
 from .wire import documented as d
 from .wire import fleet_answers as f
 from .wire import operator_answers as o
+from .wire import run_answers as r
 from .wire.cursors import DEFAULT_LIMIT, MAX_LIMIT
 from .wire.fields import TYPE
 
@@ -34,6 +35,7 @@ class Parameter:
     text: str
     repeatable: bool = False
     required: bool = False
+    place: str = "query"
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,10 @@ _SUBMIT = (
     e.NoEligibleInferenceWorker,
 )
 _REPORT = (e.StaleAttempt, e.EpochChanged)
+_LEASE = (
+    Parameter("X-Fence", {"type": "integer", "minimum": 1}, "The attempt's fence.", required=True, place="header"),
+    Parameter("X-Lease-Token", _TEXT, "The attempt's lease token.", required=True, place="header"),
+)
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/tasks"): Operation(
@@ -107,7 +113,11 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "getTask",
         a.TaskView,
         query=(
-            Parameter("include", {"enum": ["attempts"]}, "`attempts` adds `attemptList`: every attempt, oldest first."),
+            Parameter(
+                "include",
+                {"enum": ["attempts", "steps", "children"]},
+                "`attempts` adds `attemptList`: every attempt, oldest first; `steps` and `children` without outputs and results.",
+            ),
             Parameter(
                 "waitSeconds",
                 {"type": "number", "minimum": 0, "maximum": 20},
@@ -125,6 +135,15 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/tasks/{id}/rerun"): Operation(
         "rerunTask", a.TaskView, refusals=(e.TaskNotFinished, e.OutcomeUnknown, e.IdempotencyConflict), also=(200,)
     ),
+    ("POST", "/v1/tasks/{id}/signals"): Operation(
+        "signalTask",
+        r.Signalled,
+        refusals=(e.TaskFinished, e.IdempotencyConflict, e.LimitExceeded),
+        also=(200,),
+        example={"name": "verified", "payload": {"by": "mail"}, "signalKey": "mail-17"},
+    ),
+    ("GET", "/v1/tasks/{id}/steps"): Operation("listSteps", r.StepPage, query=PAGE),
+    ("GET", "/v1/tasks/{id}/children"): Operation("listChildren", r.ChildPage, query=PAGE),
     ("POST", "/v1/tasks/bulk"): Operation("bulk", o.BulkDone, refusals=(e.InvalidType, e.IdempotencyConflict)),
     ("POST", "/v1/claims"): Operation(
         "claim",
@@ -149,6 +168,21 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("POST", "/v1/tasks/{taskId}/attempts/{attemptId}/release"): Operation(
         "releaseOne", a.Ended, refusals=_REPORT, body=d.GivebackOne
+    ),
+    ("POST", "/v1/tasks/{taskId}/attempts/{attemptId}/steps"): Operation(
+        "storeStep", r.StoredStep, refusals=(*_REPORT, e.LimitExceeded), body=d.StepOne
+    ),
+    ("POST", "/v1/tasks/{taskId}/attempts/{attemptId}/children"): Operation(
+        "spawnChild", r.Spawned, refusals=(*_REPORT, e.LimitExceeded, e.InvalidType), body=d.ChildOne
+    ),
+    ("GET", "/v1/tasks/{taskId}/attempts/{attemptId}/steps"): Operation(
+        "attemptSteps", r.StepPage, query=(*_LEASE, *PAGE), refusals=_REPORT
+    ),
+    ("GET", "/v1/tasks/{taskId}/attempts/{attemptId}/children"): Operation(
+        "attemptChildren", r.ChildPage, query=(*_LEASE, *PAGE), refusals=_REPORT
+    ),
+    ("GET", "/v1/tasks/{taskId}/attempts/{attemptId}/signals"): Operation(
+        "attemptSignals", r.SignalPage, query=(*_LEASE, *PAGE), refusals=_REPORT
     ),
     ("PUT", "/v1/workers/{workerId}"): Operation(
         "registerWorker",

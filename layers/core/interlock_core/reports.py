@@ -118,6 +118,12 @@ def result_of(text: str | None) -> tuple[str | None, tuple[str, str] | None]:
     return text, None
 
 
+def names_of(value: Any) -> list[str] | None:
+    """The readable step names of a report, or None where there are none."""
+    names = [cut(name, 255) for name in value if isinstance(name, str)] if isinstance(value, list) else []
+    return names[:1000] or None
+
+
 def report_hash(kind: str, parts: dict[str, Any]) -> str:
     """SHA-256 in hex of a report's canonical form, by which a repeat is known from another report."""
     fields = {"kind": canonical.write(kind)} | {

@@ -8,7 +8,7 @@ from uuid import UUID
 from . import admission, canonical, hints, tasks
 from . import submit as submitting
 from .db import Database, Refused, statements
-from .errors import IdempotencyConflict, NotFound, OutcomeUnknown, TaskNotFinished
+from .errors import IdempotencyConflict, InvalidRequest, NotFound, OutcomeUnknown, TaskNotFinished
 from .ids import new_id
 from .keys import Key
 from .settings import Settings
@@ -43,6 +43,8 @@ async def insert(
     fields = {"rerunOf": canonical.write(str(source))}
     if input_text is not None:
         fields["input"] = canonical.canonical(input_text)
+    if request.from_step is not None:
+        fields["fromStep"] = canonical.write(request.from_step)
     if request.keep_effect_keys:
         fields["keepEffectKeys"] = "true"
     digest, hashes = canonical.fingerprint(fields)
@@ -69,12 +71,18 @@ async def insert(
                 hash=digest,
                 idempotency_key=request.idempotency_key,
                 input=input_text,
+                from_step=request.from_step,
                 keep_effect_keys=request.keep_effect_keys,
             ),
         )
     except Refused as refused:
         if str(refused) == "IDEMPOTENCY_CONFLICT":
             raise IdempotencyConflict(f"the idempotency key {request.idempotency_key!r} names another request") from None
+        if str(refused) == "NO_STEP":
+            raise InvalidRequest(f"the task has no step named {request.from_step!r}", "/fromStep") from None
+        if str(refused).startswith("UNSETTLED_CHILD "):
+            name = str(refused).removeprefix("UNSETTLED_CHILD ")
+            raise TaskNotFinished(f"its child {name!r} is not settled, and the rerun would keep it") from None
         if str(refused) == UNKNOWN:
             raise OutcomeUnknown(f"whether task {source} happened is not known") from None
         raise TaskNotFinished(f"task {source} is {refused}") from None

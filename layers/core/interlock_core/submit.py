@@ -47,21 +47,19 @@ class Submission:
     input: str
 
 
-def _row(submission: Submission, settings: Settings) -> dict[str, Any]:
-    request = submission.request
+def stored_fields(request: Any, settings: Settings, input_text: str) -> dict[str, Any]:
+    """The columns that a submit's own fields fill, a child's too. Raises InvalidRequest for a lease below the smallest."""
     retry = request.retry
     if request.lease_seconds is not None and request.lease_seconds < settings.min_lease_seconds:
         raise InvalidRequest(f"leaseSeconds must be at least {settings.min_lease_seconds:g}", "/leaseSeconds")
     row: dict[str, Any] = {
-        "id": new_id(),
         "type": request.type,
         "schema_version": request.schema_version,
         "pool": request.pool,
         "priority": request.priority,
-        "input": submission.input,
+        "input": input_text,
         "tags": request.tags or None,
         "trace": request.trace.model_dump_json(exclude_none=True) if request.trace else None,
-        "idempotency_key": request.idempotency_key,
         "run_at": request.run_at,
         "delay_seconds": request.delay_seconds,
         "concurrency_key": request.concurrency.key if request.concurrency else None,
@@ -69,13 +67,19 @@ def _row(submission: Submission, settings: Settings) -> dict[str, Any]:
         "lease_seconds": request.lease_seconds,
         "timeout_seconds": request.timeout_seconds,
         "start_deadline_seconds": request.start_deadline_seconds,
-        "require_worker": request.require_worker,
     }
     for name in _RETRY_FIELDS:
         row[name] = getattr(retry, name) if retry is not None else None
     # what was submitted, before a claim fills in the rest: a rerun starts from it
     given = as_json([{name: row[name] for name in _POLICY}])[1:-1]
     row["submitted"] = given if given != "{}" else None
+    return row
+
+
+def _row(submission: Submission, settings: Settings) -> dict[str, Any]:
+    request = submission.request
+    row = stored_fields(request, settings, submission.input)
+    row |= {"id": new_id(), "idempotency_key": request.idempotency_key, "require_worker": request.require_worker}
     if request.idempotency_key is not None:
         digest, fields = canonical.fingerprint(canonical_fields(submission))
         row |= {"hash": digest.hex(), "version": canonical.VERSION, "fields": fields}

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from . import admission, fleet, hints
+from . import ends, fleet
 from .db import Database, statements
 from .errors import (
     InvalidRequest,
@@ -132,6 +132,8 @@ async def resolve(
 
     Raises TaskNotUnknown (another attempt or status), InvalidRequest, PayloadTooLarge, NotFound. The same again → duplicate.
     """
+    if request.as_ == "reconcile" and request.step is not None:
+        raise InvalidRequest("a step is resolved as succeeded, failed or requeue; `as: reconcile` goes with the task", "/step")
     if request.as_ == "succeeded":
         check_size(result or "null", "/result")
     elif result is not None:
@@ -144,6 +146,7 @@ async def resolve(
             attempt_id=request.attempt_id,
             result=result or "null",
             note=request.note,
+            step=request.step,
             key_id=key.id,
             audit_id=new_id(),
             **{"as": request.as_},
@@ -154,14 +157,13 @@ async def resolve(
         raise NotFound(f"there is no task {task_id} in this project")
     verdict, row = verdicts[0], rows[0]
     if not verdict.changed and not verdict.repeated:
+        if verdict.before == "outcome-unknown" and str(verdict.attempt_id) == request.attempt_id:
+            raise InvalidRequest(f"the task has no open step named {request.step!r}", "/step")
         if verdict.before == "outcome-unknown":
             raise TaskNotUnknown(f"the unknown attempt is {verdict.attempt_id}, not {request.attempt_id}")
         raise TaskNotUnknown(f"the task is {verdict.before}", next="Read the task; there is nothing to resolve.")
     if verdict.changed:
-        await admission.admit(database, key.project, [verdict.concurrency_key])
-        ready = [(f"{verdict.type}@{verdict.schema_version}", verdict.pool, 1, 0.0)] if row.status == "queued" else []
-        done = [task_id] if row.status != "queued" else []
-        await hints.tell(database, hints.payload(key.project, ready=ready, done=done))
+        await ends.follow(database, key.project, [verdict])
     view = await show(database, settings, key.project, row)
     view["duplicate"] = not verdict.changed
     return view

@@ -13,7 +13,7 @@ before AS MATERIALIZED (
 ), moved AS (
     UPDATE tasks t SET
         status = CASE WHEN t.status = 'running' THEN t.status ELSE 'cancelled' END,
-        hold = NULL,
+        hold = NULL, wait = NULL, wake_at = NULL,
         finished_at = CASE WHEN t.status = 'running' THEN NULL ELSE clock.now END,
         cancel_requested = true,
         attempt_ended = t.attempt_ended OR (t.status <> 'running' AND t.attempt_id IS NOT NULL),
@@ -28,5 +28,6 @@ before AS MATERIALIZED (
            json_build_object('reason', %(reason)s::text)::text, CASE WHEN ends THEN attempt_id END, CASE WHEN ends THEN token_hash END
     FROM moved
 )
-SELECT b.id, b.status AS before, b.cancel_requested AS requested_before, m.id IS NOT NULL AS changed, m.attempt_id, m.worker_id, m.instance_id, m.concurrency_key
+SELECT b.id, b.status AS before, b.cancel_requested AS requested_before, m.id IS NOT NULL AS changed, m.attempt_id, m.worker_id, m.instance_id, m.concurrency_key, m.status,
+       m.parent_id, m.cascades
 FROM before b LEFT JOIN moved m ON m.id = b.id

@@ -62,7 +62,8 @@ mine AS MATERIALIZED (
 ), candidates AS MATERIALIZED (
     SELECT q.*, row_number() OVER (PARTITION BY q.concurrency_key ORDER BY q.priority DESC, q.due_at, q.id) AS place
     FROM mine, clock, h CROSS JOIN LATERAL (
-        SELECT t.id, t.type, t.schema_version, t.priority, t.due_at, t.concurrency_key, t.concurrency_limit, octet_length(t.input) AS bytes
+        SELECT t.id, t.type, t.schema_version, t.priority, t.due_at, t.concurrency_key, t.concurrency_limit,
+               octet_length(t.input) + least(t.steps_bytes + 100 * t.steps_stored, %(step_budget)s) AS bytes
         FROM tasks t
         WHERE t.project = %(project)s AND t.type = h.type AND t.schema_version = h.schema_version AND t.pool = %(pool)s
           AND t.status = 'queued' AND t.hold IS NULL AND mine.yes
@@ -114,7 +115,7 @@ mine AS MATERIALIZED (
     -- the row as it was before this statement: an attempt that expired, was never ended and is replaced now
     LEFT JOIN tasks o ON o.id = s.id AND o.attempt_id IS NOT NULL AND NOT o.attempt_ended
 )
-SELECT s.id, s.attempt_id, s.n, s.fence, s.attempts, s.max_attempts, s.lease_expires_at, s.lease_seconds, s.deadline_at, s.type,
+SELECT s.id, s.attempt_id, s.n, s.fence, s.attempts, s.max_attempts, s.lease_expires_at, s.lease_seconds, s.deadline_at, s.type, s.reconcile, s.steps_stored,
        s.schema_version, s.pool, s.input, s.tags, s.trace, s.effect_scope, s.cancel_requested, s.rerun_of, s.parent_id,
        s.concurrency_key, (SELECT epoch FROM service) AS epoch, r.refused
 -- one row at least: the keys of ready tasks that do not fit (their place is outside the index; admit.sql puts them there)
@@ -146,7 +147,7 @@ held AS MATERIALIZED (
     INSERT INTO journal (task_id, seq, at, kind, attempt_id)
     SELECT r.id, r.journal_seq, clock.now, 'lease-recovered', r.attempt_id FROM renewed r, clock WHERE r.recovered
 )
-SELECT r.id, r.attempt_id, r.n, r.fence, r.attempts, r.max_attempts, r.lease_expires_at, r.lease_seconds, r.deadline_at, r.type,
+SELECT r.id, r.attempt_id, r.n, r.fence, r.attempts, r.max_attempts, r.lease_expires_at, r.lease_seconds, r.deadline_at, r.type, r.reconcile, r.steps_stored,
        r.schema_version, r.pool, r.input, r.tags, r.trace, r.effect_scope, r.cancel_requested, r.rerun_of, r.parent_id,
        r.concurrency_key, (SELECT epoch FROM service) AS epoch
 FROM renewed r ORDER BY r.n
@@ -163,6 +164,9 @@ h AS MATERIALIZED (
     SELECT (SELECT min(q.due_at) FROM h CROSS JOIN LATERAL (
                 SELECT t.due_at FROM tasks t WHERE t.project = %(project)s AND t.type = h.type AND t.schema_version = h.schema_version
                   AND t.pool = %(pool)s AND t.status = 'queued' AND t.hold = 'due' ORDER BY t.due_at LIMIT 1) q) AS due_at,
+           (SELECT min(q.wake_at) FROM h CROSS JOIN LATERAL (
+                SELECT t.wake_at FROM tasks t WHERE t.project = %(project)s AND t.type = h.type AND t.schema_version = h.schema_version
+                  AND t.pool = %(pool)s AND t.status = 'waiting' AND t.wake_at IS NOT NULL ORDER BY t.wake_at LIMIT 1) q) AS wake_at,
            (SELECT min(t.lease_expires_at) FROM h JOIN tasks t ON t.project = %(project)s AND t.type = h.type
                 AND t.schema_version = h.schema_version AND t.pool = %(pool)s AND t.status = 'running') AS lease_at,
            EXISTS (SELECT FROM h JOIN tasks t ON t.project = %(project)s AND t.type = h.type AND t.schema_version = h.schema_version
@@ -182,7 +186,8 @@ h AS MATERIALIZED (
 )
 SELECT clock.now, found.more, me.drain_requested AS drain,
        coalesce((SELECT told_seconds FROM rested), %(poll_seconds)s::double precision) AS told,
-       extract(epoch FROM least(found.due_at, found.lease_at) - clock.now)::double precision AS next_in,
+       extract(epoch FROM least(found.due_at, found.wake_at, found.lease_at) - clock.now)::double precision AS next_in,
+       coalesce(found.wake_at <= clock.now, false) AS wakes,
        (SELECT call FROM claims WHERE project = %(project)s AND worker_id = %(worker_id)s AND instance_id = %(instance_id)s
           AND claim_id = %(claim_id)s) = %(call)s AS mine
 FROM clock, found, me

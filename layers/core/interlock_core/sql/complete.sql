@@ -1,7 +1,7 @@
--- Ends attempts by their own reports: running → succeeded, failed, queued (retry), cancelled or outcome-unknown.
+-- Ends attempts by their own reports: running → succeeded, failed, queued (retry), waiting, cancelled or outcome-unknown.
 -- A current attempt that had expired is first recovered (its expiry uncounted), in the same transaction.
 -- Locks: tasks by ascending id with SKIP LOCKED; a row that somebody else holds is left for `explain`, then tried alone.
--- Called by attempts.complete: lock · settle; then explain · late for what was not settled.
+-- Called by attempts.complete: lock · settle (· resume.resume, where one suspended); then explain · late for what was not settled.
 
 -- :: lock
 SELECT t.id FROM tasks t
@@ -14,35 +14,50 @@ SELECT t.id, set_config('lock_timeout', '2s', true) FROM tasks t WHERE t.id = AN
 WITH clock AS MATERIALIZED (SELECT app_now() AS now),
 item AS MATERIALIZED (
     SELECT * FROM json_to_recordset(%(items)s::json) AS i(task_id uuid, attempt_id uuid, fence integer, token text, epoch integer,
-        outcome text, result text, code text, message text, details json, retry_after double precision, report_hash text)
+        outcome text, result text, code text, message text, details json, retry_after double precision, report_hash text,
+        step text, wait json, orphans json)
 ), mine AS MATERIALIZED (
-    SELECT t.*, i.outcome, i.result AS given, i.code AS error_code, i.message, i.details, i.retry_after, i.report_hash,
+    SELECT t.*, i.outcome, i.result AS given, i.code AS error_code, i.message, i.details, i.retry_after, i.report_hash, i.wait AS wanted, i.orphans,
+           coalesce(i.step, CASE WHEN t.open_steps + t.asking_steps > 0 THEN open_step(t.id) END) AS step,
            t.status <> 'running' AS recovered,
            t.attempts - (t.status <> 'running' AND t.attempt_expired)::integer AS before
     -- one row by its id at a time, in the order of the items (by id): no other plan, whatever the statistics say
     FROM item i CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = i.task_id FOR NO KEY UPDATE SKIP LOCKED) t
     WHERE t.project = %(project)s AND t.attempt_id = i.attempt_id AND t.fence = i.fence AND t.token_hash = decode(i.token, 'hex')
       AND NOT t.attempt_ended AND t.status IN ('running', 'queued', 'outcome-unknown') AND i.epoch = (SELECT epoch FROM service)
+      -- `explain` says why a suspension is not taken
+      AND (i.outcome <> 'suspended' OR t.effect_safety <> 'non-idempotent' AND t.steps_stored < %(most_steps)s
+           AND NOT EXISTS (SELECT FROM json_array_elements_text(i.wait -> 'children') c(name)
+                           WHERE NOT EXISTS (SELECT FROM steps s WHERE s.task_id = t.id AND s.name = c.name AND s.kind = 'child')))
 ), decided AS (
-    SELECT m.id, m.before, m.recovered, m.given, m.report_hash, e.status, e.counts,
+    SELECT m.id, m.before, m.recovered, m.given, m.report_hash, m.wanted, m.orphans, e.status, e.counts,
            CASE WHEN e.status IN ('failed', 'outcome-unknown') THEN
                json_build_object('code', coalesce(e.code, m.error_code), 'message',
                    CASE e.code WHEN 'ATTEMPTS_EXHAUSTED' THEN format('attempt %%s of %%s failed', m.before + 1, m.max_attempts)
                                WHEN 'RETRY_NOT_SAFE' THEN 'a non-idempotent attempt is never repeated: ' || m.message
                                WHEN 'ATTEMPT_TIMEOUT' THEN 'the attempt ran longer than its timeout'
-                               WHEN 'CANCELLED_BY_HANDLER' THEN 'the handler stopped without being asked to' ELSE m.message END,
+                               WHEN 'CANCELLED_BY_HANDLER' THEN 'the handler stopped without being asked to'
+                               WHEN 'RELEASED_UNSAFE' THEN 'the attempt stopped inside a step that is not safe to repeat' ELSE m.message END,
                    'details', CASE e.code WHEN 'ATTEMPTS_EXHAUSTED' THEN json_build_object('last', l.last)
-                                          WHEN 'RETRY_NOT_SAFE' THEN json_build_object('last', l.last) ELSE m.details END,
+                                          WHEN 'RETRY_NOT_SAFE' THEN json_build_object('last', l.last)
+                                          ELSE CASE WHEN e.status = 'outcome-unknown' AND m.step IS NOT NULL
+                                                    THEN json_build_object('step', m.step, 'details', m.details) ELSE m.details END END,
                    'attemptId', m.attempt_id)::text END AS failure,
            l.last,
            clock.now + make_interval(secs => coalesce(CASE WHEN m.retry_after IS NOT NULL THEN least(greatest(m.retry_after, 0), 2592000) END,
                backoff_seconds(m.before + 1, m.initial_delay_seconds, m.multiplier, m.max_delay_seconds, m.jitter, random()))) AS again_at
     FROM mine m CROSS JOIN clock
-    CROSS JOIN LATERAL (SELECT CASE WHEN m.outcome = 'cancelled'
+    CROSS JOIN LATERAL (SELECT CASE m.outcome WHEN 'cancelled'
         THEN json_build_object('code', 'ATTEMPT_TIMEOUT', 'message', 'the attempt ran longer than its timeout')
+        WHEN 'suspended' THEN json_build_object('code', 'SUSPENDED', 'message', 'suspended 101 times in a row without a new step')
         ELSE json_build_object('code', m.error_code, 'message', m.message, 'details', m.details) END AS last) l
-    CROSS JOIN LATERAL attempt_end(m.outcome, safe_to_repeat(m.effect_safety, m.reconciles), true, m.cancel_requested,
-        coalesce(m.deadline_at <= clock.now, false), m.before + 1 < m.max_attempts) e
+    CROSS JOIN LATERAL attempt_end(m.outcome, safe_to_repeat(m.effect_safety, m.reconciles), m.open_steps > 0 OR m.asking_steps > 0 AND m.before + 1 >= m.max_attempts,
+        true, m.cancel_requested,
+        coalesce(m.deadline_at <= clock.now, false), m.before + 1 < m.max_attempts) r
+    CROSS JOIN LATERAL (SELECT r.status = 'waiting' AND m.releases >= 100 AS worn) w
+    CROSS JOIN LATERAL (SELECT CASE WHEN worn AND m.before + 1 >= m.max_attempts THEN 'failed' ELSE r.status END AS status,
+                               CASE WHEN worn AND m.before + 1 >= m.max_attempts THEN 'ATTEMPTS_EXHAUSTED' ELSE r.code END AS code,
+                               r.counts OR worn AS counts) e
 ), moved AS (
     UPDATE tasks t SET
         status = d.status,
@@ -52,23 +67,32 @@ item AS MATERIALIZED (
         result = CASE WHEN d.status = 'succeeded' THEN d.given END,
         failure = d.failure,
         finished_at = CASE WHEN d.status IN ('succeeded', 'failed', 'cancelled') THEN clock.now END,
-        attempts = d.before + d.counts::integer, releases = 0,
-        attempt_ended = true, attempt_expired = false,
-        journal_seq = t.journal_seq + 1 + d.recovered::integer
+        attempts = d.before + d.counts::integer,
+        releases = CASE WHEN d.status = 'waiting' AND NOT d.counts THEN t.releases + 1 ELSE 0 END,
+        attempt_ended = true, attempt_expired = false, reconcile = NULL,
+        wait = CASE WHEN d.status = 'waiting' THEN json_build_object('name', d.wanted -> 'name', 'signal', d.wanted -> 'signal',
+                                                                     'children', d.wanted -> 'children')::text END,
+        wake_at = CASE WHEN d.status = 'waiting' THEN coalesce((d.wanted ->> 'until')::timestamptz,
+                       clock.now + make_interval(secs => (d.wanted ->> 'afterSeconds')::double precision)) END,
+        journal_seq = t.journal_seq + 1 + d.recovered::integer + (d.orphans IS NOT NULL)::integer
     FROM decided d, clock WHERE t.id = d.id
-    RETURNING t.*, d.recovered, d.report_hash, d.last, clock.now AS at
+    RETURNING t.*, d.recovered, d.report_hash, d.last, d.orphans, clock.now AS at
 ), recovered AS (
     INSERT INTO journal (task_id, seq, at, kind, attempt_id)
-    SELECT id, journal_seq - 1, at, 'lease-recovered', attempt_id FROM moved WHERE recovered
+    SELECT id, journal_seq - 1 - (orphans IS NOT NULL)::integer, at, 'lease-recovered', attempt_id FROM moved WHERE recovered
+), orphaned AS (
+    INSERT INTO journal (task_id, seq, at, kind, attempt_id, data)
+    SELECT id, journal_seq - 1, at, 'steps-orphaned', attempt_id, json_build_object('steps', orphans)::text FROM moved WHERE orphans IS NOT NULL
 ), noted AS (
     INSERT INTO journal (task_id, seq, at, kind, attempt_id, data, ended_attempt, token_hash, report_hash)
-    SELECT id, journal_seq, at, CASE status WHEN 'queued' THEN 'retry-scheduled' ELSE status END, attempt_id,
+    SELECT id, journal_seq, at, CASE status WHEN 'queued' THEN 'retry-scheduled' WHEN 'waiting' THEN 'suspended' ELSE status END, attempt_id,
            CASE status WHEN 'queued' THEN json_build_object('error', last, 'attempts', attempts, 'dueAt', rfc3339(due_at))::text
+                       WHEN 'waiting' THEN json_build_object('wait', wait::json, 'wakeAt', rfc3339(wake_at))::text
                        ELSE coalesce(failure, '{}') END,
            attempt_id, token_hash, decode(report_hash, 'hex')
     FROM moved
 )
-SELECT attempt_id, status, id, type, schema_version, pool, concurrency_key, due_at FROM moved
+SELECT attempt_id, status, id, type, schema_version, pool, concurrency_key, due_at, parent_id, cascades, wake_at FROM moved
 
 -- :: explain
 -- Why a report was not taken: the verdict by what the task says now, and what its journal says of the attempt.
@@ -76,16 +100,21 @@ SELECT i.attempt_id, t.id IS NOT NULL AS found, i.epoch <> (SELECT epoch FROM se
        coalesce(t.attempt_id = i.attempt_id AND t.fence = i.fence AND t.token_hash = decode(i.token, 'hex') AND NOT t.attempt_ended
                 AND t.status IN ('running', 'queued', 'outcome-unknown'), false) AS current,
        e.kind AS ended_by,
-       CASE e.kind WHEN 'released' THEN e.data::json ->> 'status' WHEN 'retry-scheduled' THEN 'queued' WHEN 'suspended' THEN 'waiting'
-                   ELSE e.kind END AS led_to,
+       CASE e.kind WHEN 'released' THEN e.data::json ->> 'status' WHEN 'retry-scheduled' THEN 'queued'
+                   WHEN 'suspended' THEN CASE WHEN n.at_once THEN 'queued' ELSE 'waiting' END ELSE e.kind END AS led_to,
        coalesce(e.token_hash = decode(i.token, 'hex'), false) AS token_fits,
        coalesce(e.report_hash = decode(i.report_hash, 'hex') AND e.token_hash = decode(i.token, 'hex')
                 AND (t.attempt_id <> i.attempt_id OR t.fence = i.fence), false) AS same_report,
-       t.status
-FROM json_to_recordset(%(items)s::json) AS i(task_id uuid, attempt_id uuid, fence integer, token text, epoch integer, report_hash text)
+       t.status, t.effect_safety, t.steps_stored,
+       -- a wait for children that were never submitted would never end
+       (SELECT c.name FROM json_array_elements_text(i.wait -> 'children') c(name)
+        WHERE NOT EXISTS (SELECT FROM steps s WHERE s.task_id = t.id AND s.name = c.name AND s.kind = 'child') LIMIT 1) AS no_child
+FROM json_to_recordset(%(items)s::json) AS i(task_id uuid, attempt_id uuid, fence integer, token text, epoch integer, report_hash text, wait json)
 LEFT JOIN tasks t ON t.id = i.task_id AND t.project = %(project)s
-LEFT JOIN LATERAL (SELECT kind, data, token_hash, report_hash FROM journal j
+LEFT JOIN LATERAL (SELECT seq, kind, data, token_hash, report_hash FROM journal j
                    WHERE j.task_id = t.id AND j.ended_attempt = i.attempt_id ORDER BY j.seq DESC LIMIT 1) e ON true
+LEFT JOIN LATERAL (SELECT (j.data::json ->> 'atOnce')::boolean AS at_once FROM journal j
+                   WHERE j.task_id = t.id AND j.seq = e.seq + 1 AND j.kind = 'resumed') n ON e.kind = 'suspended'
 
 -- :: late
 -- Keeps a refused final outcome once, as an event that changes nothing.

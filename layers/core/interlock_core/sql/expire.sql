@@ -19,11 +19,14 @@ lapsed AS MATERIALIZED (  -- the whole rows as they were locked: a cancel that c
     LIMIT 100
 ), decided AS (
     SELECT t.id, e.status, e.code, e.counts, t.cancel_requested,
+           CASE WHEN t.open_steps + t.asking_steps > 0 THEN open_step(t.id) END AS step,
            CASE WHEN t.deadline_at <= clock.now THEN 'ATTEMPT_TIMEOUT' ELSE 'LEASE_EXPIRED' END AS why,
            clock.now + make_interval(secs => backoff_seconds(t.attempts + 1, t.initial_delay_seconds, t.multiplier, t.max_delay_seconds,
                                                              t.jitter, random())) AS again_at
     FROM lapsed t CROSS JOIN clock CROSS JOIN LATERAL
-         attempt_end('expired', safe_to_repeat(t.effect_safety, t.reconciles), true, t.cancel_requested,
+         -- without an attempt left nobody will ask what a hook could tell: that is not known, and not a failure
+         attempt_end('expired', safe_to_repeat(t.effect_safety, t.reconciles AND t.attempts + 1 < t.max_attempts),
+                     t.open_steps > 0 OR t.asking_steps > 0 AND t.attempts + 1 >= t.max_attempts, true, t.cancel_requested,
                      coalesce(t.deadline_at <= clock.now, false), t.attempts + 1 < t.max_attempts) e
 ), moved AS (
     UPDATE tasks t SET
@@ -34,9 +37,12 @@ lapsed AS MATERIALIZED (  -- the whole rows as they were locked: a cancel that c
         finished_at = CASE WHEN d.status IN ('failed', 'cancelled') THEN clock.now END,
         attempts = t.attempts + d.counts::integer, releases = 0,
         attempt_expired = d.counts,
+        reconcile = CASE WHEN d.status = 'queued' AND t.effect_safety = 'non-idempotent'
+                         THEN json_build_object('attemptId', t.attempt_id, 'reason', d.why)::text ELSE t.reconcile END,
         attempt_ended = d.status IN ('failed', 'cancelled'),
         failure = CASE d.status
             WHEN 'outcome-unknown' THEN json_build_object('code', d.code, 'message', 'the lease ended without a report; the effect may have happened',
+                                                          'details', CASE WHEN d.step IS NOT NULL THEN json_build_object('step', d.step) END,
                                                           'attemptId', t.attempt_id)::text
             WHEN 'failed' THEN json_build_object('code', d.code, 'message', format('attempt %%s of %%s ended without a report', t.attempts + 1, t.max_attempts),
                 'details', json_build_object('last', json_build_object('code', d.why, 'message', 'the lease ended without a report')),
@@ -56,4 +62,4 @@ lapsed AS MATERIALIZED (  -- the whole rows as they were locked: a cancel that c
            CASE WHEN m.attempt_ended THEN m.attempt_id END, CASE WHEN m.attempt_ended THEN m.token_hash END
     FROM moved m WHERE m.status <> 'queued'
 )
-SELECT id, project, type, schema_version, pool, status, concurrency_key, due_at FROM moved
+SELECT id, project, type, schema_version, pool, status, concurrency_key, due_at, parent_id, cascades FROM moved

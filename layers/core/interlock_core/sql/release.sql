@@ -46,6 +46,7 @@ item AS MATERIALIZED (
                 ELSE least(m.due_at, clock.now) END AS again_at,
            CASE e.status
                WHEN 'outcome-unknown' THEN json_build_object('code', e.code, 'message', 'a started attempt that is not safe to repeat was given back',
+                                                             'details', CASE WHEN m.open_steps + m.asking_steps > 0 THEN json_build_object('step', open_step(m.id)) END,
                                                              'attemptId', m.attempt_id)::text
                WHEN 'failed' THEN json_build_object('code', e.code, 'message', CASE WHEN worn THEN 'the attempt was given back 101 times in a row'
                                                     ELSE 'the attempt ran longer than its timeout' END,
@@ -54,7 +55,8 @@ item AS MATERIALIZED (
                    'attemptId', m.attempt_id)::text END AS failure
     FROM mine m CROSS JOIN clock
     CROSS JOIN LATERAL (SELECT safe_to_repeat(m.effect_safety, m.reconciles) AS safe, coalesce(m.deadline_at <= clock.now, false) AS overdue) f
-    CROSS JOIN LATERAL attempt_end('released', f.safe, m.started, m.cancel_requested, f.overdue, m.before + 1 < m.max_attempts) r
+    CROSS JOIN LATERAL attempt_end('released', f.safe, m.open_steps > 0 OR m.asking_steps > 0 AND m.before + 1 >= m.max_attempts,
+                                   m.started, m.cancel_requested, f.overdue, m.before + 1 < m.max_attempts) r
     CROSS JOIN LATERAL (SELECT r.status = 'queued' AND NOT r.counts AND m.releases >= 100 AS worn) w
     CROSS JOIN LATERAL (SELECT CASE WHEN worn AND m.before + 1 >= m.max_attempts THEN 'failed' ELSE r.status END AS status,
                                CASE WHEN worn AND m.before + 1 >= m.max_attempts THEN 'ATTEMPTS_EXHAUSTED' ELSE r.code END AS code, r.counts) e
@@ -69,6 +71,8 @@ item AS MATERIALIZED (
         attempts = d.before + d.counts::integer,
         releases = CASE WHEN d.counts THEN 0 ELSE t.releases + 1 END,
         attempt_ended = true, attempt_expired = false,
+        reconcile = CASE WHEN d.status = 'queued' AND d.started AND t.effect_safety = 'non-idempotent'
+                         THEN json_build_object('attemptId', t.attempt_id, 'reason', 'RELEASED')::text ELSE t.reconcile END,
         journal_seq = t.journal_seq + 1 + d.recovered::integer + (d.status <> 'queued')::integer
     FROM decided d, clock WHERE t.id = d.id
     RETURNING t.*, d.recovered, d.started AS had_started, d.reason, d.report_hash, clock.now AS at
@@ -85,7 +89,7 @@ item AS MATERIALIZED (
     INSERT INTO journal (task_id, seq, at, kind, attempt_id, data)
     SELECT id, journal_seq, at, status, attempt_id, coalesce(failure, '{}') FROM moved WHERE status <> 'queued'
 )
-SELECT attempt_id, status, id, type, schema_version, pool, concurrency_key, due_at FROM moved
+SELECT attempt_id, status, id, type, schema_version, pool, concurrency_key, due_at, parent_id, cascades FROM moved
 
 -- :: epoch
 SELECT epoch FROM service

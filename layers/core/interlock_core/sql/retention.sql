@@ -1,4 +1,4 @@
--- Deletes settled tasks whole (journal and idempotency key with them) once they were kept long enough: only with their key
+-- Deletes settled tasks whole (journal, steps, signals and idempotency key with them) once they were kept long enough: only with their key
 -- expired and their parent settled. Bounded: every run shrinks the backlog, whatever its size.
 -- Locks: tasks with SKIP LOCKED. Called by leases.retain, again and again until nothing is left or time is up.
 
@@ -9,9 +9,15 @@ old AS MATERIALIZED (
     WHERE t.finished_at < (SELECT now FROM clock) - make_interval(secs => %(keep_seconds)s)
       AND NOT EXISTS (SELECT FROM idempotency i WHERE i.task_id = t.id AND i.expires_at > clock.now)
       AND (t.parent_id IS NULL OR NOT EXISTS (SELECT FROM tasks p WHERE p.id = t.parent_id AND p.finished_at IS NULL))
+      -- nor while an unsettled rerun of the parent may read its outcome
+      AND (t.parent_id IS NULL OR NOT EXISTS (SELECT FROM steps s JOIN tasks p ON p.id = s.task_id WHERE s.child_id = t.id AND p.finished_at IS NULL))
     ORDER BY t.finished_at LIMIT %(limit)s FOR UPDATE OF t SKIP LOCKED
 ), events AS (
     DELETE FROM journal j WHERE j.task_id = ANY(ARRAY(SELECT id FROM old)) RETURNING 1
+), steps_gone AS (
+    DELETE FROM steps s WHERE s.task_id = ANY(ARRAY(SELECT id FROM old))
+), signals_gone AS (
+    DELETE FROM signals g WHERE g.task_id = ANY(ARRAY(SELECT id FROM old))
 ), keys AS (
     DELETE FROM idempotency i WHERE i.task_id = ANY(ARRAY(SELECT id FROM old)) RETURNING 1
 ), gone AS (

@@ -5,7 +5,7 @@ SELECT t.*, (SELECT app_now()) AS now FROM unnest(%(ids)s::uuid[]) AS wanted(id)
 WHERE t.project = %(project)s
 
 -- :: page (planned anew)
-SELECT t.id, t.project, t.type, t.schema_version, t.pool, t.status, t.hold, t.priority, t.failure, t.progress, t.tags, t.trace,
+SELECT t.id, t.project, t.type, t.schema_version, t.pool, t.status, t.hold, t.wait, t.wake_at, t.priority, t.failure, t.progress, t.tags, t.trace,
        t.idempotency_key, t.concurrency_key, t.concurrency_limit, t.max_attempts, t.initial_delay_seconds, t.multiplier,
        t.max_delay_seconds, t.jitter, t.lease_seconds, t.timeout_seconds, t.start_deadline_seconds, t.created_at, t.due_at,
        t.started_at, t.finished_at, t.attempts, t.cancel_requested, t.rerun_of, t.parent_id, t.schedule_owner, t.schedule_name,

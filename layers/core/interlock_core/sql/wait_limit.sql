@@ -1,4 +1,5 @@
--- Fails ready tasks that no online worker serves: queued, due, not key-blocked → failed WORKER_WAIT_LIMIT. The wait is counted
+-- Fails ready tasks that no online worker serves: queued, due, not key-blocked → failed WORKER_WAIT_LIMIT (outcome-unknown, where
+-- a hook was to be asked what an earlier attempt did). The wait is counted
 -- from the latest of the due time, a resume, and the last moment that an instance serving the type was online. Paused work
 -- waits without limit.
 -- Locks: tasks with SKIP LOCKED. Called by leases.sweep, group by group.
@@ -36,13 +37,15 @@ late AS MATERIALIZED (
         ORDER BY t.priority DESC, t.due_at, t.id  -- the order of the index to be walked
         LIMIT (SELECT 1 + 1000 / count(*) FROM g) FOR NO KEY UPDATE OF t SKIP LOCKED) t
 ), moved AS (
-    UPDATE tasks t SET status = 'failed', finished_at = clock.now, journal_seq = t.journal_seq + 1, attempt_ended = true,
+    UPDATE tasks t SET status = CASE WHEN t.reconcile IS NOT NULL OR t.asking_steps > 0 THEN 'outcome-unknown' ELSE 'failed' END,
+        finished_at = CASE WHEN t.reconcile IS NOT NULL OR t.asking_steps > 0 THEN NULL ELSE clock.now END,
+        journal_seq = t.journal_seq + 1, attempt_ended = true,
         failure = json_build_object('code', 'WORKER_WAIT_LIMIT',
             'message', format('no online worker served %%s@%%s in pool %%s for %%s seconds', t.type, t.schema_version, t.pool, %(limit_seconds)s::double precision))::text
     FROM clock WHERE t.id = ANY(ARRAY(SELECT id FROM late))
-    RETURNING t.*
+    RETURNING t.*, clock.now AS at
 ), noted AS (
     INSERT INTO journal (task_id, seq, at, kind, data, ended_attempt, token_hash)
-    SELECT id, journal_seq, finished_at, 'failed', failure, attempt_id, token_hash FROM moved
+    SELECT id, journal_seq, at, status, failure, attempt_id, token_hash FROM moved
 )
-SELECT id, project, concurrency_key FROM moved
+SELECT id, project, status, concurrency_key, parent_id, cascades FROM moved

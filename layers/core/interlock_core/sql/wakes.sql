@@ -5,10 +5,14 @@
 -- Of each group: how much could be claimed now (counted to `most`), and in how many seconds more may be. A lapsed lease
 -- counts: the claim that meets it settles it. `leases`: whether to look at them (ready work is looked at more often).
 WITH clock AS MATERIALIZED (SELECT app_now() AS now)
-SELECT g.n, CASE WHEN stopped.yes THEN 0 ELSE ready.count + due.count END + lease.lapsed AS claimable, lease.lapsed > 0 AS lapsed,
-       (SELECT extract(epoch FROM t.due_at - clock.now)::double precision FROM tasks t
-        WHERE t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
-          AND t.status = 'queued' AND t.hold = 'due' AND t.due_at > clock.now ORDER BY t.due_at LIMIT 1) AS due_in,
+SELECT g.n, CASE WHEN stopped.yes THEN 0 ELSE ready.count + due.count + woken.count END + lease.lapsed AS claimable, lease.lapsed > 0 AS lapsed,
+       extract(epoch FROM least(
+           (SELECT t.due_at FROM tasks t
+            WHERE t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
+              AND t.status = 'queued' AND t.hold = 'due' AND t.due_at > clock.now ORDER BY t.due_at LIMIT 1),
+           (SELECT t.wake_at FROM tasks t
+            WHERE t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
+              AND t.status = 'waiting' AND t.wake_at > clock.now ORDER BY t.wake_at LIMIT 1)) - clock.now)::double precision AS due_in,
        extract(epoch FROM lease.next_at - clock.now)::double precision AS lease_in
 FROM clock CROSS JOIN json_to_recordset(%(groups)s::json)
      AS g(n integer, project text, type text, schema_version integer, pool text, most integer, leases boolean)
@@ -20,6 +24,10 @@ CROSS JOIN LATERAL (
     SELECT count(*) FROM (
         SELECT FROM tasks t WHERE t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
           AND t.status = 'queued' AND t.hold = 'due' AND t.due_at <= clock.now LIMIT g.most) counted) due
+CROSS JOIN LATERAL (  -- the claim that meets a wait whose time is over ends it
+    SELECT count(*) FROM (
+        SELECT FROM tasks t WHERE t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
+          AND t.status = 'waiting' AND t.wake_at <= clock.now LIMIT g.most) counted) woken
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE t.lease_expires_at <= clock.now) AS lapsed,
            min(t.lease_expires_at) FILTER (WHERE t.lease_expires_at > clock.now) AS next_at

@@ -176,6 +176,8 @@ class TaskView(TaskItem):
     input: Any
     result: Any
     attempt_list: list[PastAttempt] | None = None
+    steps: list[Any] | None = None
+    children: list[Any] | None = None
 
 
 class TaskPage(Shown):
@@ -215,6 +217,13 @@ class EventPage(Shown):
     next_cursor: str | None
 
 
+class Reconcile(Shown):
+    """Why the handler's hook is to be asked before anything runs: an earlier attempt may have had its effect."""
+
+    attempt_id: Uuid
+    reason: str
+
+
 class ClaimedAttempt(Shown):
     """One leased attempt, with all that its handler needs."""
 
@@ -227,7 +236,7 @@ class ClaimedAttempt(Shown):
     lease_expires_at: When
     lease_seconds: float
     deadline_at: When | None
-    reconcile: Any
+    reconcile: Reconcile | None
     type: str
     schema_version: int
     pool: str
@@ -237,6 +246,7 @@ class ClaimedAttempt(Shown):
     effect_scope: Uuid
     cancel_requested: bool
     steps: list[Any]
+    steps_cursor: str | None = None
     rerun_of: Uuid | None
     parent_id: Uuid | None
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from .fields import Id, Tolerant
-from .worker import Beat, Claim, Complete, Completion, Giveback, Heartbeat, Release
+from .worker import Beat, ChildSubmit, Claim, Complete, Completion, Giveback, Heartbeat, Release, StepReport
 
 
 class ReportError(Tolerant):
@@ -76,6 +76,21 @@ class HeartbeatOne(HeartbeatItem):
 
 class CompletionOne(CompletionItem):
     """The single form; the ids stand in the path and may be left out."""
+
+    task_id: Id | None = None  # type: ignore[assignment]  # shown wider than it is read
+    attempt_id: Id | None = None  # type: ignore[assignment]  # as above
+
+
+class StepOne(StepReport):
+    """What became of one step; the ids stand in the path and may be left out."""
+
+    task_id: Id | None = None  # type: ignore[assignment]  # shown wider than it is read
+    attempt_id: Id | None = None  # type: ignore[assignment]  # as above
+    error: ReportError | None = None
+
+
+class ChildOne(ChildSubmit):
+    """A child; the ids stand in the path and may be left out."""
 
     task_id: Id | None = None  # type: ignore[assignment]  # shown wider than it is read
     attempt_id: Id | None = None  # type: ignore[assignment]  # as above

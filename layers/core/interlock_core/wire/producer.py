@@ -95,8 +95,9 @@ class Cancel(Strict):
 class Resolve(Strict):
     """POST /v1/tasks/{id}/resolve."""
 
-    as_: Annotated[Literal["succeeded", "failed", "requeue"], Field(alias="as")]
+    as_: Annotated[Literal["succeeded", "failed", "requeue", "reconcile"], Field(alias="as")]
     attempt_id: Identifier
+    step: Identifier | None = None
     result: Any = None
     note: Note
 
@@ -104,6 +105,15 @@ class Resolve(Strict):
 class Rerun(Strict):
     """POST /v1/tasks/{id}/rerun."""
 
+    from_step: Identifier | None = None
     input: Any = None
     keep_effect_keys: bool = False
     idempotency_key: Identifier | None = None
+
+
+class Signal(Strict):
+    """POST /v1/tasks/{id}/signals."""
+
+    name: Identifier
+    payload: Any
+    signal_key: Identifier

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from .fields import Id, Identifier, PathName, PositiveSeconds, SchemaVersion, Seconds, TaskType, Tolerant
-from .producer import Attempts, Jitter, LeaseSeconds, Multiplier
+from .fields import (
+    Id,
+    Identifier,
+    Instant,
+    PathName,
+    PositiveSeconds,
+    Priority,
+    SchemaVersion,
+    Seconds,
+    TagKey,
+    TagValue,
+    TaskType,
+    Tolerant,
+)
+from .producer import Attempts, Concurrency, Jitter, LeaseSeconds, Multiplier, Retry, Trace
 
 EffectSafety = Literal["pure", "idempotent", "non-idempotent"]
 Slots = Annotated[int, Field(ge=1, le=10_000)]
@@ -45,13 +59,80 @@ class Ids(Tolerant):
     lease_token: Annotated[str, Field(min_length=1, max_length=255)]
 
 
+class Wait(Tolerant):
+    """What a suspended task waits for: whatever comes first."""
+
+    name: Identifier
+    after_seconds: Seconds | None = None
+    until: Instant | None = None
+    signal: Identifier | None = None
+    children: Annotated[list[Identifier], Field(min_length=1, max_length=1000)] | None = None
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if self.after_seconds is not None and self.until is not None:
+            raise PydanticCustomError("one_time", "has both afterSeconds and until; give one of them")
+        if self.after_seconds is None and self.until is None and self.signal is None and self.children is None:
+            raise PydanticCustomError("nothing", "names nothing to wait for: give afterSeconds, until, signal or children")
+        return self
+
+
 class Completion(Ids):
     """One outcome. `result`, `error` and texts are read leniently: text never makes a report fail."""
 
-    outcome: Literal["succeeded", "failed", "retryable", "unknown", "cancelled"]
+    outcome: Literal["succeeded", "failed", "retryable", "unknown", "suspended", "cancelled"]
     result: Any = None
     error: Any = None
     retry_after_seconds: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    step: Identifier | None = None
+    wait: Wait | None = None
+    orphaned_steps: Any = None
+
+    @model_validator(mode="after")
+    def _waits(self) -> Self:
+        if (self.outcome == "suspended") != (self.wait is not None):
+            raise PydanticCustomError("waits", "goes with `wait`: a suspension says what it waits for, and nothing else does")
+        return self
+
+
+class StepReport(Ids):
+    """POST …/steps: what became of one step. Text of an error is read leniently."""
+
+    name: Identifier
+    status: Literal["started", "succeeded", "failed"]
+    effect_safety: EffectSafety | None = None
+    reconciles: bool = False
+    output: Any = None
+    error: Any = None
+    final: bool = False
+    tries: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+
+
+class ChildSubmit(Ids):
+    """POST …/children: a submit with the parent's lease as authority, once per name."""
+
+    name: Identifier
+    detached: bool = False
+    type: TaskType
+    schema_version: SchemaVersion
+    input: Any
+    pool: Identifier = "default"
+    priority: Priority = 0
+    run_at: Instant | None = None
+    delay_seconds: Seconds | None = None
+    retry: Retry | None = None
+    start_deadline_seconds: PositiveSeconds | None = None
+    timeout_seconds: PositiveSeconds | None = None
+    lease_seconds: LeaseSeconds | None = None
+    concurrency: Concurrency | None = None
+    tags: Annotated[dict[TagKey, TagValue], Field(max_length=16, default_factory=dict)]
+    trace: Trace | None = None
+
+    @model_validator(mode="after")
+    def _one_time(self) -> Self:
+        if self.run_at is not None and self.delay_seconds is not None:
+            raise PydanticCustomError("one_time", "has both runAt and delaySeconds; give one of them")
+        return self
 
 
 class Beat(Ids):

@@ -1,0 +1,43 @@
+-- Reading steps, children and signals. No locks. Called by steps.py, children.py and signals.py.
+
+-- :: of_claims
+-- The stored steps of claimed tasks, oldest first, as many of each as fit into its share of the answer. A finished wait for
+-- children and the children themselves are steps too.
+SELECT * FROM (
+    SELECT s.task_id, s.name, s.kind, s.seq, s.status, s.final, s.effect_safety, s.reconciles, s.tries, s.output, s.error,
+           sum(100 + coalesce(octet_length(s.output), 0) + coalesce(octet_length(s.error), 0)) OVER (PARTITION BY s.task_id ORDER BY s.seq) AS total
+    FROM unnest(%(ids)s::uuid[]) AS claimed(id) JOIN steps s ON s.task_id = claimed.id) q
+WHERE q.total <= %(budget)s ORDER BY q.task_id, q.seq
+
+-- :: page
+-- With outputs: what fits into an answer, one at least.
+SELECT * FROM (
+    SELECT s.name, s.kind, s.seq, s.status, s.final, s.effect_safety, s.reconciles, s.tries, s.output, s.error,
+           sum(100 + coalesce(octet_length(s.output), 0) + coalesce(octet_length(s.error), 0)) OVER (ORDER BY s.seq)
+               - coalesce(octet_length(s.output), 0) AS before
+    FROM (SELECT * FROM steps WHERE task_id = %(id)s AND seq > %(after)s ORDER BY seq LIMIT %(limit)s) s) q
+WHERE q.before <= %(budget)s ORDER BY q.seq
+
+-- :: children
+SELECT * FROM (
+    SELECT s.name, s.seq, s.detached, c.id, c.type, c.schema_version, c.status, c.result, c.failure, c.created_at, c.finished_at,
+           sum(200 + coalesce(octet_length(c.result), 0) + coalesce(octet_length(c.failure), 0)) OVER (ORDER BY s.seq)
+               - coalesce(octet_length(c.result), 0) - coalesce(octet_length(c.failure), 0) AS before
+    FROM (SELECT * FROM steps WHERE task_id = %(id)s AND kind = 'child' AND seq > %(after)s ORDER BY seq LIMIT %(limit)s) s
+    JOIN tasks c ON c.id = s.child_id) q
+WHERE q.before <= %(budget)s ORDER BY q.seq
+
+-- :: signals
+-- Those that no wait has consumed yet.
+SELECT * FROM (
+    SELECT g.name, g.signal_key, g.payload, g.at, g.seq,
+           sum(100 + octet_length(g.payload)) OVER (ORDER BY g.seq) - octet_length(g.payload) AS before
+    FROM (SELECT * FROM signals WHERE task_id = %(id)s AND consumed_by IS NULL AND seq > %(after)s ORDER BY seq LIMIT %(limit)s) g) q
+WHERE q.before <= %(budget)s ORDER BY q.seq
+
+-- :: current
+-- Whether this is the task's current attempt: the lease is the authority to read what did not fit into its claim.
+SELECT EXISTS (SELECT FROM tasks t WHERE t.id = i.task_id AND t.project = %(project)s AND t.attempt_id = i.attempt_id AND t.fence = i.fence
+                 AND t.token_hash = decode(i.token, 'hex') AND NOT t.attempt_ended AND t.status IN ('running', 'queued', 'outcome-unknown')) AS yes,
+       i.epoch <> (SELECT epoch FROM service) AS other_epoch
+FROM json_to_record(%(item)s::json) AS i(task_id uuid, attempt_id uuid, fence integer, token text, epoch integer)

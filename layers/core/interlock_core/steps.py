@@ -1,0 +1,222 @@
+"""The steps of a task: stored once, read by every later attempt (protocol.md §7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from . import admission, reports
+from .db import Database, Row, Step, statements
+from .errors import EpochChanged, InvalidRequest, LimitExceeded, Problem, StaleAttempt
+from .keys import Key
+from .views import raw
+from .wire import cursors
+from .wire.fields import check_size
+from .wire.times import when
+from .wire.worker import Ids, StepReport
+
+sql = statements("steps")
+store_sql = statements("store_step")
+revive_sql = statements("revive")
+complete_sql = statements("complete")
+
+MOST_STEPS = 10_000  # of a task, finished waits and children included
+MOST_BYTES = 64 * 1024 * 1024  # of their outputs
+PAGE_BYTES = 2 * 1024 * 1024
+OUTLINE = 1_000
+_encode = msgspec.json.Encoder().encode
+
+
+def lease(ids: Ids) -> dict[str, Any]:
+    """The fence of a report, for a statement."""
+    epoch, digest = reports.token(ids.lease_token)
+    return {"task_id": ids.task_id, "attempt_id": ids.attempt_id, "fence": ids.fence, "token": digest, "epoch": epoch}
+
+
+async def store(database: Database, key: Key, request: StepReport, output: str | None) -> dict[str, Any]:
+    """Stores what became of a step, or returns what was stored for good before (`duplicate`).
+
+    A current attempt whose lease had run out is recovered first. Raises StaleAttempt, EpochChanged, InvalidRequest,
+    PayloadTooLarge, LimitExceeded.
+    """
+    output = (output or "null") if request.status == "succeeded" else None
+    if output is not None:
+        check_size(output, "/output")
+    error = None
+    if request.status == "failed":
+        code, message, details = reports.error_of(request.error)
+        error = {"code": code, "message": message} | ({"details": msgspec.Raw(details.encode())} if details else {})
+    item = lease(request) | {
+        "name": request.name,
+        "status": request.status,
+        "effect_safety": request.effect_safety,
+        "reconciles": request.reconciles,
+        "output": output,
+        "error": _json(error) if error is not None else None,
+        "final": request.final,
+        "tries": request.tries,
+        "bytes": len(output.encode()) if output is not None else 0,
+    }
+    row = await write(
+        database,
+        key.project,
+        item,
+        store_sql.store(project=key.project, item=_json(item), most_steps=MOST_STEPS, most_bytes=MOST_BYTES),
+    )
+    refuse(row.verdict, request.name)
+    return view(row) | {"duplicate": row.verdict == "kept"}
+
+
+async def write(database: Database, project: str, item: dict[str, Any], statement: Step) -> Row:
+    """The verdict row of a fenced statement on one attempt, which is recovered first where its lease had run out.
+
+    Raises StaleAttempt or EpochChanged where the attempt is not current.
+    """
+    fence = _json({name: item[name] for name in ("task_id", "attempt_id", "fence", "token", "epoch")})
+    _, revived, rows = await database.run(
+        complete_sql.lock_one(ids=[item["task_id"]]), revive_sql.revive(project=project, item=fence), statement
+    )
+    await admission.admit(database, project, [row.concurrency_key for row in revived])
+    if not rows:
+        raise await stale(database, project, item)
+    return rows[0]
+
+
+async def stale(database: Database, project: str, item: dict[str, Any]) -> Problem:
+    """Why an attempt is not current."""
+    (verdict,) = await database.one(complete_sql.explain(project=project, items=_json([item])))
+    if verdict.found and verdict.other_epoch and item["epoch"] >= 0:
+        return EpochChanged(f"the lease token was given in epoch {item['epoch']}")
+    if not verdict.found:
+        return StaleAttempt("there is no such task any more")
+    if verdict.ended_by is not None:
+        return StaleAttempt(f"the attempt was ended ({verdict.ended_by}); the task is {verdict.status}")
+    return StaleAttempt(
+        f"attempt, fence and token together are not those of the task's current attempt; the task is {verdict.status}"
+    )
+
+
+def refuse(verdict: str, name: str) -> None:
+    """Raises what a verdict other than `stored` and `kept` means."""
+    if verdict == "other-kind":
+        raise InvalidRequest(f"{name!r} is the name of another step, wait or child of this task", "/name")
+    if verdict == "too-many":
+        raise LimitExceeded(f"a task has at most {MOST_STEPS} steps, finished waits and children included")
+    if verdict == "too-large":
+        raise LimitExceeded(f"the outputs of a task's steps have at most {MOST_BYTES} bytes together")
+
+
+async def of_claims(database: Database, ids: Sequence[UUID], budget: int) -> dict[UUID, list[dict[str, Any]]]:
+    """The stored steps of claimed tasks, oldest first, as many as fit into `budget` bytes for each."""
+    if not ids:
+        return {}
+    found: dict[UUID, list[dict[str, Any]]] = {}
+    for row in await database.one(sql.of_claims(ids=list(ids), budget=budget)):
+        found.setdefault(row.task_id, []).append(view(row))
+    return found
+
+
+def cursor(task_id: UUID, seq: int) -> str:
+    """Where the steps of a task go on after a seq."""
+    return cursors.write(["steps", str(task_id)], [seq])
+
+
+async def outline(database: Database, task_id: UUID) -> dict[str, list[dict[str, Any]]]:
+    """The first steps and children of a task, without outputs and results; the pages have the rest."""
+    rows, children = await database.run(
+        sql.page(id=task_id, after=0, limit=OUTLINE, budget=MOST_BYTES),
+        sql.children(id=task_id, after=0, limit=OUTLINE, budget=MOST_BYTES),
+    )
+    return {"steps": [view(row, whole=False) for row in rows], "children": [child_view(row, whole=False) for row in children]}
+
+
+async def page(database: Database, task_id: UUID, given: str | None, limit: int) -> dict[str, Any]:
+    """A page of steps with their outputs. Raises InvalidCursor."""
+    after = _after(["steps", str(task_id)], given)
+    rows = await database.one(sql.page(id=task_id, after=after, limit=limit + 1, budget=PAGE_BYTES))
+    return await _paged(database, sql.page, task_id, ["steps", str(task_id)], rows, limit, view)
+
+
+async def children_page(database: Database, task_id: UUID, given: str | None, limit: int) -> dict[str, Any]:
+    """A page of children with what became of them. Raises InvalidCursor."""
+    scope = ["children", str(task_id)]
+    rows = await database.one(sql.children(id=task_id, after=_after(scope, given), limit=limit + 1, budget=PAGE_BYTES))
+    return await _paged(database, sql.children, task_id, scope, rows, limit, child_view)
+
+
+async def signals_page(database: Database, task_id: UUID, given: str | None, limit: int) -> dict[str, Any]:
+    """A page of the signals that no wait has taken. Raises InvalidCursor."""
+    scope = ["signals", str(task_id)]
+    rows = await database.one(sql.signals(id=task_id, after=_after(scope, given), limit=limit + 1, budget=PAGE_BYTES))
+    return await _paged(database, sql.signals, task_id, scope, rows, limit, _signal_view)
+
+
+def _after(scope: list[Any], given: str | None) -> int:
+    found = cursors.read(scope, given, cursors.number)
+    return int(found[0]) if found else 0
+
+
+async def _paged(
+    database: Database, statement: Any, task_id: UUID, scope: list[Any], rows: list[Row], limit: int, show: Any
+) -> dict[str, Any]:
+    """The page: fewer rows than the limit where more would not fit into an answer."""
+    shown = rows[:limit]
+    more = len(rows) > limit
+    if shown and not more:  # the bytes may have ended the page
+        more = bool(await database.one(statement(id=task_id, after=shown[-1].seq, limit=1, budget=PAGE_BYTES)))
+    return {"items": [show(row) for row in shown], "nextCursor": cursors.write(scope, [shown[-1].seq]) if more else None}
+
+
+async def check_current(database: Database, key: Key, item: dict[str, Any]) -> None:
+    """Raises StaleAttempt or EpochChanged where the lease that asks is not the task's current one."""
+    (verdict,) = await database.one(sql.current(project=key.project, item=_json(item)))
+    if not verdict.yes or verdict.other_epoch:
+        raise await stale(database, key.project, item)
+
+
+def view(row: Row, *, whole: bool = True) -> dict[str, Any]:
+    """A step as it is shown."""
+    shown = {
+        "name": row.name,
+        "kind": row.kind,
+        "status": row.status,
+        "final": row.final,
+        "effectSafety": row.effect_safety,
+        "reconciles": row.reconciles,
+        "tries": row.tries,
+        "seq": row.seq,
+    }
+    if whole and row.status == "succeeded":
+        shown["output"] = raw(row.output)
+    if row.error is not None:
+        shown["error"] = raw(row.error)
+    return shown
+
+
+def child_view(row: Row, *, whole: bool = True) -> dict[str, Any]:
+    """A child as its parent sees it."""
+    shown = {
+        "name": row.name,
+        "taskId": row.id,
+        "type": row.type,
+        "schemaVersion": row.schema_version,
+        "status": row.status,
+        "settled": row.finished_at is not None,
+        "detached": row.detached,
+        "createdAt": when(row.created_at),
+        "finishedAt": when(row.finished_at),
+    }
+    if whole:
+        shown |= {"result": raw(row.result), "failure": raw(row.failure)}
+    return shown
+
+
+def _signal_view(row: Row) -> dict[str, Any]:
+    return {"name": row.name, "signalKey": row.signal_key, "payload": raw(row.payload), "at": when(row.at)}
+
+
+def _json(value: Any) -> str:
+    return _encode(value).decode()
