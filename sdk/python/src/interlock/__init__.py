@@ -6,7 +6,8 @@
 To read: `producer` and `tasks` for who submits, `waiting` and `watching` for who wants to know, `async_producer` for event
 loops, `operator` for who is in charge, `contract` for typed tasks; `worker`, then `ledger` (what it holds), `exchange` (claim
 and report), `running` (handlers; `isolation` those in processes), `renewal` (leases), `stream` (hints), `spool` (outcomes on
-disk) for who runs; `client` below all.
+disk) for who runs; `client` below all. Of durable runs: `context` (what a handler calls), `run` (names, and the one way out),
+`steps`, `waits`, `children`, `handling` (around the handler), `port` (what a run asks of the service); `testing` for tests.
 """
 
 from importlib import import_module
@@ -25,9 +26,15 @@ __all__ = [
     "AuditEntry",
     "BulkDone",
     "Cancelled",
+    "CannotTell",
+    "Child",
+    "ChildFailed",
     "Client",
     "ConfigurationError",
+    "DidNotHappen",
     "Failure",
+    "GatherFailed",
+    "Happened",
     "HeldLimit",
     "InterlockError",
     "JournalEvent",
@@ -42,8 +49,10 @@ __all__ = [
     "Progress",
     "Retry",
     "Retryable",
+    "RunError",
     "SpoolError",
     "SpoolLocked",
+    "StepFailed",
     "Submission",
     "SubmitOptions",
     "SubmitRate",
@@ -61,6 +70,7 @@ __all__ = [
     "TaskWorker",
     "UnknownOutcome",
     "Unreachable",
+    "WaitTimeout",
     "Watch",
     "WorkerInfo",
     "WorkerInstance",
@@ -70,25 +80,31 @@ __all__ = [
 
 if TYPE_CHECKING:
     from interlock.async_producer import AsyncTaskHandle, AsyncTaskProducer, AsyncWatch
+    from interlock.children import Child
     from interlock.client import Client
     from interlock.context import TaskContext, TaskLog
     from interlock.contract import TaskContract, task
     from interlock.errors import (
         ApiError,
         Cancelled,
+        ChildFailed,
         ConfigurationError,
+        GatherFailed,
         InterlockError,
         NotJson,
         NotValid,
         OutcomeUnknown,
         Retryable,
+        RunError,
         SpoolError,
         SpoolLocked,
+        StepFailed,
         TaskCancelled,
         TaskError,
         TaskFailed,
         UnknownOutcome,
         Unreachable,
+        WaitTimeout,
     )
     from interlock.fleet import (
         AuditEntry,
@@ -106,6 +122,7 @@ if TYPE_CHECKING:
     from interlock.operator import Operator
     from interlock.producer import TaskHandle, TaskProducer
     from interlock.reading import TaskFilter
+    from interlock.reconciling import CannotTell, DidNotHappen, Happened
     from interlock.retry import Retry
     from interlock.submission import Submission, SubmitOptions
     from interlock.tasks import Attempt, Failure, JournalEvent, Progress, Task
@@ -116,25 +133,31 @@ else:
     # Hidden from type checkers, which would take any name for one of ours.
     _NAMES = {
         "async_producer": ("AsyncTaskHandle", "AsyncTaskProducer", "AsyncWatch"),
+        "children": ("Child",),
         "client": ("Client",),
         "context": ("TaskContext", "TaskLog"),
         "contract": ("TaskContract", "task"),
         "errors": (
             "ApiError",
             "Cancelled",
+            "ChildFailed",
             "ConfigurationError",
+            "GatherFailed",
             "InterlockError",
             "NotJson",
             "NotValid",
             "OutcomeUnknown",
             "Retryable",
+            "RunError",
             "SpoolError",
             "SpoolLocked",
+            "StepFailed",
             "TaskCancelled",
             "TaskError",
             "TaskFailed",
             "UnknownOutcome",
             "Unreachable",
+            "WaitTimeout",
         ),
         "fleet": (
             "AuditEntry",
@@ -152,8 +175,10 @@ else:
         "operator": ("Operator",),
         "producer": ("TaskHandle", "TaskProducer"),
         "reading": ("TaskFilter",),
+        "reconciling": ("CannotTell", "DidNotHappen", "Happened"),
         "retry": ("Retry",),
         "submission": ("Submission", "SubmitOptions"),
+        "testing": (),  # its names are its own: interlock.testing.drive
         "tasks": ("Attempt", "Failure", "JournalEvent", "Progress", "Task"),
         "watching": ("Watch",),
         "worker": ("TaskWorker",),

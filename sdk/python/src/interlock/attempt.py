@@ -14,6 +14,7 @@ from interlock.tasks import read_time
 if TYPE_CHECKING:
     from interlock.context import TaskContext
     from interlock.handler import Handler
+    from interlock.run import Run
 
 StopReason = Literal["cancel", "timeout", "drain", "lease-doubt", "stale"]
 
@@ -48,6 +49,7 @@ class Attempt:
         "lease_seconds",
         "notes",
         "renewed_at",
+        "run",
         "sent",
         "started",
         "stop_reason",
@@ -65,6 +67,7 @@ class Attempt:
         self.ids = encode_ids(claim)
         self.notes: Notes | None = None
         self.context: TaskContext | None = None
+        self.run: Run | None = None
         self.started = False
         self.finished = False
         self.sent = False
@@ -109,6 +112,13 @@ class Attempt:
                 self.stopping = threading.Event()
             event = self.stopping
         return event.wait(seconds)
+
+    def keep_run(self, run: Run) -> Run:
+        """The attempt's run: this one, unless another thread of the handler made one first."""
+        with self._lock:
+            if self.run is None:
+                self.run = run
+            return self.run
 
     def read_input(self) -> Any:
         """The input as the handler gets it. Raises InputRefused where its contract refuses it."""

@@ -10,6 +10,11 @@
     │   ├── TaskFailed
     │   ├── TaskCancelled
     │   └── OutcomeUnknown
+    ├── StepFailed              a step failed for good: code, message, details, step; the same on every replay
+    ├── WaitTimeout             a signal did not come in time (also a TimeoutError)
+    ├── ChildFailed             a child did not end well: name, task_id, status, code, message, details
+    ├── GatherFailed            at least one of several children did not end well; carries all that came of them
+    ├── RunError                the program of a durable run broke a rule, or a limit; code says which
     ├── SpoolError              the spool folder cannot be used
     │   └── SpoolLocked         another process uses it
     └── HandlerSignal           raised by handlers, to say how an attempt ended
@@ -31,20 +36,25 @@ if TYPE_CHECKING:
 __all__ = [
     "ApiError",
     "Cancelled",
+    "ChildFailed",
     "ConfigurationError",
+    "GatherFailed",
     "HandlerSignal",
     "InterlockError",
     "NotJson",
     "NotValid",
     "OutcomeUnknown",
     "Retryable",
+    "RunError",
     "SpoolError",
     "SpoolLocked",
+    "StepFailed",
     "TaskCancelled",
     "TaskError",
     "TaskFailed",
     "UnknownOutcome",
     "Unreachable",
+    "WaitTimeout",
 ]
 
 
@@ -146,6 +156,69 @@ class OutcomeUnknown(TaskError):
     """An effect of the task may or may not have happened; a person (or a reconcile hook) has to settle it."""
 
 
+class StepFailed(InterlockError):
+    """A step failed for good: raised where it is called, and again wherever the run is resumed.
+
+    `code` is the error's own code or the name of its class; `step` is the step's name. On the first run the step's own
+    exception is its `__cause__`.
+    """
+
+    def __init__(self, step: str, code: str, message: str = "", details: Any = None) -> None:
+        super().__init__(f"the step {step!r} failed: {message or code}")
+        self.step = step
+        self.code = code
+        self.message = message
+        self.details = details
+
+
+class WaitTimeout(InterlockError, TimeoutError):
+    """The signal `signal` did not come within the wait's time."""
+
+    code = "WAIT_TIMEOUT"
+
+    def __init__(self, signal: str, wait: str) -> None:
+        super().__init__(f"the signal {signal!r} did not come in time")
+        self.signal = signal
+        self.wait = wait
+
+
+class ChildFailed(InterlockError):
+    """A child ended without a result: `status` is `failed` or `cancelled`, `code` that of its failure."""
+
+    def __init__(self, name: str, task_id: str, status: str, code: str, message: str = "", details: Any = None) -> None:
+        super().__init__(f"the child {name!r} (task {task_id}) is {status}: {code}: {message}")
+        self.name = name
+        self.task_id = task_id
+        self.status = status
+        self.code = code
+        self.message = message
+        self.details = details
+
+
+class GatherFailed(InterlockError):
+    """Some of the gathered children ended without a result. `results` has, in order, each one's result or its ChildFailed."""
+
+    code = "CHILDREN_FAILED"
+
+    def __init__(self, results: Sequence[Any]) -> None:
+        self.results = list(results)
+        self.failures = [item for item in results if isinstance(item, ChildFailed)]
+        super().__init__("; ".join(str(item) for item in self.failures[:5]) + ("; …" if len(self.failures) > 5 else ""))
+
+
+class RunError(InterlockError):
+    """A durable run cannot go on, since its program broke a rule or a limit; the task fails with `code`.
+
+    `REPEATED_NAME`, `STEP_IN_STEP`, `STEP_KIND_CHANGED`, `NOT_AWAITED`, `WAIT_NOT_ALLOWED`, `SUSPEND_SWALLOWED`, or the
+    code with which the service refused (`LIMIT_EXCEEDED`, `PAYLOAD_TOO_LARGE`, …). Catching it does not undo it.
+    """
+
+    def __init__(self, code: str, message: str, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.details = dict(details) if details is not None else None
+
+
 class SpoolError(InterlockError):
     """The spool folder cannot be used."""
 
@@ -184,9 +257,13 @@ class Retryable(HandlerSignal):
 
 
 class UnknownOutcome(HandlerSignal):
-    """An effect may have happened and the handler cannot tell: never repeated automatically."""
+    """An effect may have happened and the handler cannot tell: never repeated automatically.
+
+    Raised inside a step, `step` is the step's name.
+    """
 
     default_code = "UNKNOWN_OUTCOME"
+    step: str | None = None
 
 
 class Cancelled(HandlerSignal):

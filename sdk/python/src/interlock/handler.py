@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from collections.abc import Callable
@@ -39,6 +40,7 @@ class Handler:
     on_lease_doubt: LeaseDoubt | None = None
     contract: TaskContract[Any, Any] | None = None
     isolation: Isolation = "thread"
+    reconcile: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         check_type(self.type, self.schema_version)
@@ -51,6 +53,8 @@ class Handler:
             raise ValueError(f"on_lease_doubt is finish or cancel, got {self.on_lease_doubt!r}")
         if self.isolation not in get_args(Isolation):
             raise ValueError(f"isolation is thread or process, got {self.isolation!r}")
+        if self.reconcile is not None and not self.is_async and inspect.iscoroutinefunction(self.reconcile):
+            raise ValueError("the reconcile hook of a sync handler is sync as well")
         if self.isolation == "process" and self.is_async:
             raise ValueError('isolation="process" is for sync handlers: a coroutine shares the loop of this process')
         if self.max_concurrent is not None and self.max_concurrent < 1:
@@ -96,9 +100,23 @@ class Handler:
             "schemaVersion": self.schema_version,
             "effectSafety": self.effect_safety,
         }
+        if self.reconcile is not None:
+            fields["reconciles"] = True
         if slots is not None:
             fields["slots"] = slots
         return fields
+
+
+def declare(handler: Handler) -> None:
+    """Remember at the function how it was declared, for tests that drive it by itself."""
+    with contextlib.suppress(AttributeError, TypeError):  # a callable that takes no attribute
+        handler.fn.__interlock__ = handler  # type: ignore[attr-defined]
+
+
+def find_declared(fn: Any) -> Handler | None:
+    """How a function was declared last, if it was."""
+    found = getattr(fn, "__interlock__", None)
+    return found if isinstance(found, Handler) else None
 
 
 def check_type(type_: str, schema_version: int) -> None:

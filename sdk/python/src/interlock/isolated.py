@@ -16,6 +16,7 @@ import threading
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any, cast
@@ -24,9 +25,13 @@ from interlock.attempt import Attempt, InputRefused, StopReason
 from interlock.context import TaskContext
 from interlock.forking import end_child, leave_to_parent
 from interlock.handler import Handler
+from interlock.handling import call_sync
+from interlock.hands import SyncHands
 from interlock.json_text import clean_text
 from interlock.notes import Notes, storable
 from interlock.outcome import Outcome, Release, conclude_error, conclude_return, refuse_input, write_error
+from interlock.relay import Answer, RelayPort
+from interlock.run import Run
 
 CHILD = "interlock-handler-process"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -80,6 +85,10 @@ class Forward:
         """Tell that the handler is called now."""
         self._send(("begun",))
 
+    def send_call(self, message: tuple[Any, ...]) -> None:
+        """Ask the worker for a call of the service."""
+        self._send(message)
+
     def send_end(self, ended: Ended) -> None:
         """Tell the end."""
         self._send(("ended", ended))
@@ -107,11 +116,13 @@ class Child:
         self._attempt: Attempt | None = None
         self._stopped: StopReason | None = None
         self._lock = threading.Lock()
+        self._port: RelayPort | None = None
 
     def serve(self) -> None:
         """Run one job after the other."""
-        threading.Thread(target=self._listen, name="interlock-listen", daemon=True).start()
         forward = Forward(self._pipe)
+        self._port = RelayPort(forward.send_call)
+        threading.Thread(target=self._listen, name="interlock-listen", daemon=True).start()
         while True:
             job = self._jobs.get()
             forward.send_end(self._run(job, forward))
@@ -120,6 +131,10 @@ class Child:
         try:
             while True:
                 message = self._pipe.recv()
+                if isinstance(message, Answer):
+                    assert self._port is not None
+                    self._port.take(message)
+                    continue
                 with self._lock:
                     if isinstance(message, Job):
                         self._stopped, self._attempt = None, None
@@ -140,7 +155,7 @@ class Child:
         attempt = Attempt({**job.claim, "leaseToken": ""}, handler, 0.0, 0.0, "")
         attempt.deadline = job.deadline
         attempt.notes = cast("Notes", forward)
-        attempt.context = TaskContext(attempt, job.worker_id, lambda: None)
+        attempt.context = TaskContext(attempt, job.worker_id, lambda: None, partial(self._open_run, job.result_bytes))
         attempt.started = True
         with self._lock:
             self._attempt = attempt
@@ -151,9 +166,8 @@ class Child:
         raised: BaseException | None = None
         ended: Outcome | Release
         try:
-            value = attempt.read_input()
             forward.send_begin()
-            value = contextvars.copy_context().run(handler.fn, value, attempt.context)
+            value = contextvars.copy_context().run(call_sync, attempt)
         except InputRefused as refused:
             ended = refuse_input(attempt, refused.reason)
             failure = ended.reason
@@ -169,6 +183,10 @@ class Child:
         if isinstance(ended, Release):
             return Ended(ended.reason, None)
         return Ended(ended.status, ended.body[len(attempt.ids) :], failure if ended.status in ("failed", "unknown") else None)
+
+    def _open_run(self, value_bytes: int, attempt: Attempt, owner: Any) -> Run:
+        assert self._port is not None
+        return Run(attempt, self._port, SyncHands(attempt), owner, value_bytes)
 
 
 def read_traceback(error: BaseException) -> str:

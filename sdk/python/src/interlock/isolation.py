@@ -14,18 +14,26 @@ import pickle
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from interlock.attempt import Attempt
+from interlock.client import Client
 from interlock.forking import leave_to_parent
 from interlock.handler import Handler
+from interlock.http_port import HttpPort
 from interlock.isolated import CHILD, Ended, Job, main
 from interlock.outcome import Outcome, Release, conclude_stopped, report, write_error
+from interlock.relay import answer_call
+from interlock.threads import CallThreads
 
 log = logging.getLogger("interlock")
 
 KILL_AFTER = 5.0
 """Seconds that a handler has to stop by itself when it is asked to; then its process is killed."""
+
+CALL_THREADS = 32
+"""Threads for the calls that the runs of all children make."""
 
 
 def check_isolated(handler: Handler) -> None:
@@ -74,7 +82,9 @@ class ChildProcess:
 class Children:
     """The children of one worker: as many as run at once, no more."""
 
-    def __init__(self, worker_id: str, news: Callable[[], None]) -> None:
+    def __init__(self, client: Client, worker_id: str, news: Callable[[], None]) -> None:
+        self._client = client
+        self._calls = CallThreads(CALL_THREADS)
         self._worker_id = worker_id
         self._news = news
         self._idle: list[ChildProcess] = []
@@ -136,6 +146,7 @@ class Children:
 
     def _hear(self, attempt: Attempt, child: ChildProcess) -> Ended:
         notes = attempt.take_notes()
+        port = HttpPort(self._client, attempt)
         while True:
             kind, *told = child.pipe.recv()
             if kind == "begun":
@@ -144,6 +155,10 @@ class Children:
             if kind == "ended":
                 ended: Ended = told[0]
                 return ended
+            if kind == "call":
+                # Beside this thread: a call that an outage holds up must keep nothing else that the child tells.
+                self._calls.submit(partial(relay_call, port, child, *told))
+                continue
             if kind == "progress":
                 notes.set_progress(*told)
             else:
@@ -182,6 +197,11 @@ class Children:
         with self._lock:
             if not self._closed:
                 self._idle.append(child)
+
+
+def relay_call(port: HttpPort, child: ChildProcess, number: int, name: str, argument: Any) -> None:
+    """Make a call for a child and tell it the answer."""
+    child.send(answer_call(port, number, name, argument))
 
 
 def rebuild(attempt: Attempt, status: str, fields: bytes) -> Outcome:

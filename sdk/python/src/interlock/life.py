@@ -72,7 +72,7 @@ class Life:
         self._ledger = Ledger(handlers, plan.max_concurrent)
         self._renewal = Renewal(client, self._ledger, identity, on_drain=self.begin_drain)
         threads = min(plan.max_concurrent, sum(item.max_concurrent or plan.max_concurrent for item in handlers))
-        self._runner = Runner(threads, plan.worker_id, self._ledger.finish, self._renewal.tell_news)
+        self._runner = Runner(client, threads, plan.worker_id, self._ledger.finish, self._renewal.tell_news)
         self._exchange = Exchange(
             client, self._ledger, spool, self._runner, self._renewal, identity,
             on_drain=self.begin_drain, on_return=self._ask_registration,

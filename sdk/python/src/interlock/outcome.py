@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from interlock.errors import Cancelled, HandlerSignal, NotJson, NotValid, Retryable, UnknownOutcome
+from interlock.errors import Cancelled, HandlerSignal, NotJson, NotValid, Retryable, RunError, StepFailed, UnknownOutcome
 from interlock.json_text import clean_text, decode, encode
+from interlock.port import Stopped
+from interlock.suspending import Suspend
 
 if TYPE_CHECKING:
     from interlock.attempt import Attempt
@@ -64,7 +66,7 @@ def conclude_return(attempt: Attempt, value: Any, result_bytes: int = RESULT_BYT
     if len(result) > result_bytes:
         text = f"the result has {len(result)} bytes, more than the limit of {result_bytes}; store it elsewhere and return a reference"
         return refuse(attempt, "RESULT_TOO_LARGE", text)
-    return report(attempt, "succeeded", b',"result":' + result)
+    return report(attempt, "succeeded", b',"result":' + result + write_orphans(attempt))
 
 
 def refuse_input(attempt: Attempt, error: NotValid) -> Outcome:
@@ -90,19 +92,43 @@ def conclude_error(attempt: Attempt, error: BaseException) -> Outcome | Release:
 
 def judge_error(attempt: Attempt, error: BaseException) -> Outcome | Release:
     """The outcome for an exception. What stopped the handler counts only where it did not say otherwise."""
+    if isinstance(error, Suspend):
+        return conclude_wait(attempt)
     if isinstance(error, UnknownOutcome):
-        return report(attempt, "unknown", describe(error))
+        return report(attempt, "unknown", describe(error) + write_step(error.step))
     if isinstance(error, Retryable):
         return report(attempt, "retryable", describe(error) + write_delay(error.after))
-    stopped = attempt.stop_reason is not None and isinstance(error, (Cancelled, asyncio.CancelledError))
+    stopped = attempt.stop_reason is not None and isinstance(error, (Cancelled, asyncio.CancelledError, Stopped))
     if stopped:
         return conclude_stopped(attempt, error)
     if isinstance(error, Cancelled):
         return report(attempt, "cancelled", describe(error))
     retry = attempt.handler.retry
-    if retry is not None and retry.on and isinstance(error, retry.on):
+    if retry is not None and retry.on and isinstance(error, retry.on) and not isinstance(error, (StepFailed, RunError)):
         return report(attempt, "retryable", describe(error))
-    return report(attempt, "failed", describe(error))
+    return report(attempt, "failed", describe(error) + write_orphans(attempt))
+
+
+def conclude_wait(attempt: Attempt) -> Outcome:
+    """The outcome of a handler that waits. What it waited for steps beside it is taken off its own time."""
+    run = attempt.run
+    assert run is not None
+    assert run.wait is not None
+    wait = dict(run.wait)
+    if "afterSeconds" in wait and run.lingered:
+        wait["afterSeconds"] = max(0.0, wait["afterSeconds"] - run.lingered)
+    return report(attempt, "suspended", b',"wait":' + encode(wait))
+
+
+def write_step(step: str | None) -> bytes:
+    """The `step` field of an unknown outcome."""
+    return b"" if step is None else b',"step":' + encode(step)
+
+
+def write_orphans(attempt: Attempt) -> bytes:
+    """The `orphanedSteps` field: what is stored of an older program, and was not visited by this one."""
+    orphans = attempt.run.orphans() if attempt.run is not None else []
+    return b',"orphanedSteps":' + encode(orphans) if orphans else b""
 
 
 def conclude_stopped(attempt: Attempt, error: BaseException) -> Outcome | Release:
@@ -127,12 +153,17 @@ def report(attempt: Attempt, status: str, fields: bytes) -> Outcome:
 
 
 def describe(error: BaseException) -> bytes:
-    """The `error` field for an exception: its own code if it has one, else its class; text that no report fails on."""
+    """The `error` field for an exception."""
+    return b',"error":' + encode_exception(error)
+
+
+def encode_exception(error: BaseException) -> bytes:
+    """An exception as JSON: its own code if it has one, else its class; text that no report fails on."""
     code = getattr(error, "code", None)
     code = code if isinstance(code, str) and code.strip() else type(error).__name__
     text = read_text(error)
     details = getattr(error, "details", None)
-    return write_error(code, text or type(error).__name__, details if isinstance(details, Mapping) else None)
+    return encode_error(code, text or type(error).__name__, details if isinstance(details, Mapping) else None)
 
 
 def read_text(error: BaseException) -> str:
@@ -144,7 +175,12 @@ def read_text(error: BaseException) -> str:
 
 
 def write_error(code: str, message: str, details: Mapping[str, Any] | None = None) -> bytes:
-    """The `error` field; details that JSON cannot carry, or too many, are left out and said to be."""
+    """The `error` field."""
+    return b',"error":' + encode_error(code, message, details)
+
+
+def encode_error(code: str, message: str, details: Mapping[str, Any] | None = None) -> bytes:
+    """An error as JSON; details that JSON cannot carry, or too many, are left out and said to be."""
     fields: dict[str, Any] = {"code": clean_code(code), "message": clean_text(message, TEXT_BYTES)}
     if details is not None:
         try:
@@ -152,7 +188,7 @@ def write_error(code: str, message: str, details: Mapping[str, Any] | None = Non
             fields["details"] = decode(data) if len(data) <= 4 * TEXT_BYTES else {"omitted": "the details were too large"}
         except BaseException as error:  # the user's own mapping may raise anything
             fields["details"] = {"omitted": clean_text(read_text(error), 1024)}
-    return b',"error":' + encode(fields)
+    return encode(fields)
 
 
 def write_delay(after: float | None) -> bytes:

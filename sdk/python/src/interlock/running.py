@@ -18,13 +18,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from interlock.attempt import Attempt, InputRefused
+from interlock.client import Client
 from interlock.context import TaskContext
 from interlock.forking import end_child, leave_to_parent
+from interlock.handling import call_async, call_sync
+from interlock.hands import AsyncHands, Hands, SyncHands
+from interlock.http_port import HttpPort
 from interlock.isolation import Children
 from interlock.json_text import clean_text, has_surrogate
 from interlock.outcome import Outcome, Release, conclude_error, conclude_return, refuse_input
+from interlock.run import Run
+from interlock.threads import CallThreads
 
 log = logging.getLogger("interlock")
+
+CALL_THREADS = 32
+"""Threads for the blocking calls of async handlers: so many of the service, and at least so many functions of steps."""
 
 Finish = Callable[[Attempt, "Outcome | Release | None"], None]
 
@@ -151,13 +160,16 @@ class Loop:
 class Runner:
     """Runs claimed attempts and hands their endings to `finish`."""
 
-    def __init__(self, threads: int, worker_id: str, finish: Finish, news: Callable[[], None]) -> None:
+    def __init__(self, client: Client, threads: int, worker_id: str, finish: Finish, news: Callable[[], None]) -> None:
+        self._client = client
         self._worker_id = worker_id
         self._finish = finish
         self._news = news
         self._threads = Threads(threads, self._run_sync)
         self._loop = Loop(self._run_async)
-        self._children = Children(worker_id, news)
+        self._children = Children(client, worker_id, news)
+        self._calls = CallThreads(CALL_THREADS)
+        self._functions = CallThreads(max(threads, CALL_THREADS))
         self._tasks: set[asyncio.Task[None]] = set()
         self._forked = False
         self.result_bytes = 256 * 1024
@@ -166,7 +178,7 @@ class Runner:
     def start(self, attempts: Sequence[Attempt]) -> None:
         """Start every attempt at once."""
         for attempt in attempts:
-            attempt.context = TaskContext(attempt, self._worker_id, self._news)
+            attempt.context = TaskContext(attempt, self._worker_id, self._news, self._open_run)
         on_loop = [attempt for attempt in attempts if attempt.handler.is_async]
         in_threads = [attempt for attempt in attempts if not attempt.handler.is_async] if on_loop else attempts
         if in_threads:
@@ -185,6 +197,10 @@ class Runner:
         self._loop.close()
         self._children.close()
 
+    def _open_run(self, attempt: Attempt, owner: Any) -> Run:
+        hands: Hands = AsyncHands(self._calls, self._functions) if attempt.handler.is_async else SyncHands(attempt)
+        return Run(attempt, HttpPort(self._client, attempt), hands, owner, self.result_bytes)
+
     def _run_sync(self, attempt: Attempt) -> None:
         if not self._begin(attempt):
             return
@@ -197,7 +213,7 @@ class Runner:
                 self._finish(attempt, ended)
             return
         try:
-            value = contextvars.copy_context().run(attempt.handler.fn, attempt.read_input(), attempt.context)
+            value = contextvars.copy_context().run(call_sync, attempt)
         except InputRefused as refused:
             self._tell_and_finish(attempt, refuse_input(attempt, refused.reason))
         except BaseException as error:  # a handler may raise anything, SystemExit included
@@ -219,7 +235,7 @@ class Runner:
         assert task is not None
         attempt.on_stop(lambda: cancel_soon(loop, task))
         try:
-            value = await attempt.handler.fn(attempt.read_input(), attempt.context)
+            value = await call_async(attempt)
         except InputRefused as refused:
             self._tell_and_finish(attempt, refuse_input(attempt, refused.reason))
         except BaseException as error:  # see above; it must not end the loop of the others

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from interlock.client import Client
 from interlock.contract import TaskContract
 from interlock.forking import leave_to_parent
-from interlock.handler import WORKER_ID_FORM, EffectSafety, Handler, Isolation, LeaseDoubt
+from interlock.handler import WORKER_ID_FORM, EffectSafety, Handler, Isolation, LeaseDoubt, declare
 from interlock.isolated import is_child
 from interlock.isolation import check_isolated
 from interlock.life import Life, Plan
@@ -93,6 +93,7 @@ class TaskWorker:
         description: str | None = None,
         on_lease_doubt: LeaseDoubt | None = None,
         isolation: Isolation = "thread",
+        reconcile: Callable[..., Any] | None = None,
     ) -> Callable[[Function], Function]:
         """Decorate the function that runs the tasks of one type and version: `fn(input, ctx)`, sync or async.
 
@@ -102,7 +103,9 @@ class TaskWorker:
         what a second run would do: nothing outside (`pure`), the same again under effect keys (`idempotent`), harm
         (`non-idempotent`). `timeout` is the longest one attempt may run, `max_concurrent` a limit of this handler's own.
         `isolation="process"` runs a sync function in a child process, which is killed where it does not stop when asked
-        to, and whose crash costs one attempt; the function must be importable. Raises ValueError for what cannot be served.
+        to, and whose crash costs one attempt; the function must be importable.
+        `reconcile(input, ctx)` of a non-idempotent handler finds out whether an attempt that vanished did its work, before
+        another one runs: Happened(result), DidNotHappen() or CannotTell(). Raises ValueError for what cannot be served.
         """
         contract = type if isinstance(type, TaskContract) else None
         name, version = (type.type, type.schema_version) if isinstance(type, TaskContract) else (type, schema_version)
@@ -111,12 +114,14 @@ class TaskWorker:
             handler = Handler(
                 name, version, fn, effect_safety, retry, to_seconds(timeout), max_concurrent, to_seconds(lease),
                 to_seconds(start_deadline), description, on_lease_doubt, contract, isolation,
+                reconcile,
             )  # fmt: skip
             if handler.key in self._handlers:
                 raise ValueError(f"{name}@{version} has a handler already")
             if self._life is not None:
                 raise ValueError("handlers are declared before the worker starts")
             self._handlers[handler.key] = handler
+            declare(handler)
             return fn
 
         return register
