@@ -17,6 +17,9 @@ from interlock.waits import wait
 SPAWNS = 8
 """Children that a gather submits at the same time."""
 
+WAIT_CHILDREN = 1000
+"""Children that the service takes in one wait."""
+
 
 class Child:
     """A child of this run. In an async handler, `await` it to have it submitted (a gather does that as well).
@@ -120,8 +123,12 @@ async def wait_for(run: Run, call: Call, children: Sequence[Child]) -> list[Any]
                 await child.submitted()
 
         await asyncio.gather(*map(submit, children))
-    output = await wait(run, call, {"children": [child.name for child in children]})
-    ends = {str(view.get("name")): view for view in output.get("children") or ()}
+    names = list(dict.fromkeys(child.name for child in children))
+    ends: dict[str, Mapping[str, Any]] = {}
+    for place in range(0, len(names), WAIT_CHILDREN):
+        part = call if not place else run.allot(f"{call.name}/{place // WAIT_CHILDREN + 1}")
+        output = await wait(run, part, {"children": names[place : place + WAIT_CHILDREN]})
+        ends.update((str(view.get("name")), view) for view in output.get("children") or ())
     if any(view.get("status") == "succeeded" and "result" not in view for view in ends.values()):
         ends = await read_ends(run)
     return [read_end(child, ends.get(child.name) or {}) for child in children]

@@ -5,7 +5,6 @@ wait → stored: its output · not stored: the attempt ends as `suspended`
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,6 +13,9 @@ from interlock.errors import WaitTimeout
 from interlock.run import Call, Run
 from interlock.submission import to_seconds
 from interlock.tasks import write_time
+
+LONGEST = 315_360_000
+"""Seconds: what the service takes."""
 
 MISSING: Any = object()
 """No default was given: None is one."""
@@ -53,8 +55,8 @@ async def take_signal(run: Run, call: Call, name: str, timeout: float | None, de
 def read_duration(value: float | timedelta, what: str) -> float:
     """A time to wait, in seconds. Raises ValueError for what is none."""
     seconds: Any = to_seconds(value)
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds < 0:
-        raise ValueError(f"{what} is a number of seconds from 0, or a timedelta, got {value!r}")
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= LONGEST:
+        raise ValueError(f"{what} is a number of seconds from 0 to {LONGEST} (ten years), or a timedelta, got {value!r}")
     return float(seconds)
 
 
