@@ -12,6 +12,7 @@ pytest_plugins = [
     "support.proxy",
     "support.served",
     "support.owner",
+    "support.timetable",
     "support.worker_process",
     "support.play",
     "support.runs",  # last: it builds on the others

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from interlock_core import leases
+from interlock_core import firings, leases
 from interlock_core.db import Database
 from interlock_core.http import scheduled_handler
 from interlock_core.settings import Settings
@@ -12,7 +12,8 @@ from interlock_core.settings import Settings
 
 async def run(database: Database, settings: Settings) -> dict[str, Any]:
     """One run, bounded in time; returns counts of what it deleted."""
-    return await leases.retain(database, settings)
+    done = await leases.retain(database, settings)
+    return {**done, "firings": await firings.forget(database, settings)}
 
 
 handler = scheduled_handler(run)

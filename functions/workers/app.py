@@ -23,7 +23,8 @@ async def register(call: Call) -> dict[str, Any]:
             "workerId must be 1 to 128 of letters, digits, '.', '_', '-', starting with a letter or digit", "/workerId"
         )
     schemas = workers.schema_texts(call.text, call.body)
-    return await workers.register(call.database, call.settings, call.key, worker_id, call.body, schemas)
+    inputs = workers.input_texts(call.text, call.body)
+    return await workers.register(call.database, call.settings, call.key, worker_id, call.body, schemas, inputs)
 
 
 @endpoint("DELETE", "/v1/workers/{workerId}/instances/{instanceId}", keys=WORKER)

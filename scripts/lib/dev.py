@@ -41,7 +41,7 @@ from web import DatabaseEnded, PortTaken, Web, listen
 PROJECT = "dev"
 DEFAULT_PORT = 7420
 #: What a local host sets unless the environment does: it may hold long waits, being the stream host too.
-LOCAL_SETTINGS = {"POOL_SIZE": "10", "FUNCTION_WAIT_SECONDS": "20"}
+LOCAL_SETTINGS = {"POOL_SIZE": "10", "FUNCTION_WAIT_SECONDS": "20", "SWEEP_SECONDS": "1"}
 #: The gateway's schedules cannot be finer than a minute; here what runs every minute runs every second.
 FINEST_SCHEDULE, LOCAL_SCHEDULE = 60.0, 1.0
 

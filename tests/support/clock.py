@@ -31,6 +31,11 @@ class Clock:
         self._connection.execute("UPDATE test_clock SET held = clock_timestamp()")
         return self.now()
 
+    def hold_at(self, instant: str) -> datetime:
+        """Let time stand still at an instant such as `2026-03-28T12:00:00Z`."""
+        self._connection.execute("UPDATE test_clock SET held = %s, shift = '0'", (instant,))
+        return self.now()
+
     def release(self) -> None:
         """Let time run on from where it stands."""
         self._connection.execute(

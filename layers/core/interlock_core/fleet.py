@@ -79,6 +79,12 @@ def waiting(row: Any, fleet: Fleet) -> dict[str, str] | None:
         return _because("paused", f"{name} is paused", "An operator resumes the type.")
     if "project" in fleet.paused:
         return _because("paused", f"the project {row.project} is paused", "An operator resumes the project.")
+    if row.hold == "previous":
+        return _because(
+            "previous-running",
+            f"an earlier task of the schedule {row.schedule_name} has not ended",
+            "It starts when that one has ended; an outcome-unknown one has to be resolved.",
+        )
     if row.hold == "concurrency":
         return _because(
             "concurrency-limit",

@@ -45,6 +45,11 @@ class Key:
     may_schedule: bool
     rated: bool = False  # its project limits submits
 
+    @property
+    def narrowed(self) -> bool:
+        """Whether it may less than its kind."""
+        return not (self.types is None and self.pools is None and self.worker_ids is None)
+
     def check_worker(self, worker_id: str, pool: str, types: list[str]) -> None:
         """Raises ScopeDenied for a worker id, pool or type outside the narrowing of this key."""
         if self.worker_ids is not None and worker_id not in self.worker_ids:

@@ -17,6 +17,7 @@ from .wire import documented as d
 from .wire import fleet_answers as f
 from .wire import operator_answers as o
 from .wire import run_answers as r
+from .wire import schedule_answers as s
 from .wire.cursors import DEFAULT_LIMIT, MAX_LIMIT
 from .wire.fields import TYPE
 
@@ -79,6 +80,7 @@ _TASK_FILTER = (
     Parameter("finishedBefore", _TIME, "Tasks settled before this instant."),
 )
 _CONCURRENCY_KEY = Parameter("key", _TEXT, "The concurrency key.", required=True)
+_OWNER = Parameter("owner", _TEXT, "The worker id that the schedule belongs to; left out, those made through the API.")
 _SUBMIT = (
     e.InvalidType,
     e.TaskTypeNotFound,
@@ -145,6 +147,29 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/v1/tasks/{id}/steps"): Operation("listSteps", r.StepPage, query=PAGE),
     ("GET", "/v1/tasks/{id}/children"): Operation("listChildren", r.ChildPage, query=PAGE),
     ("POST", "/v1/tasks/bulk"): Operation("bulk", o.BulkDone, refusals=(e.InvalidType, e.IdempotencyConflict)),
+    ("PUT", "/v1/schedules/{name}"): Operation(
+        "putSchedule",
+        s.ScheduleView,
+        query=(_OWNER,),
+        refusals=(e.InvalidType,),
+        also=(201,),
+        example={"cron": "0 2 * * *", "timeZone": "Europe/Berlin", "type": "report/build", "schemaVersion": 1, "input": {}},
+    ),
+    ("GET", "/v1/schedules/{name}"): Operation("getSchedule", s.ScheduleView, query=(_OWNER,)),
+    ("DELETE", "/v1/schedules/{name}"): Operation("removeSchedule", s.ScheduleRemoved, query=(_OWNER,)),
+    ("GET", "/v1/schedules"): Operation(
+        "listSchedules", s.SchedulePage, query=(Parameter("owner", _TEXT, "Only schedules of this worker id."), *PAGE)
+    ),
+    ("POST", "/v1/schedules/{name}/pause"): Operation("pauseSchedule", s.ScheduleView, query=(_OWNER,)),
+    ("POST", "/v1/schedules/{name}/resume"): Operation("resumeSchedule", s.ScheduleView, query=(_OWNER,)),
+    ("POST", "/v1/schedules/{name}/trigger"): Operation(
+        "triggerSchedule",
+        a.TaskView,
+        query=(_OWNER,),
+        refusals=(e.IdempotencyConflict,),
+        also=(200,),
+        example={"idempotencyKey": "by-hand-17"},
+    ),
     ("POST", "/v1/claims"): Operation(
         "claim",
         a.Claimed,

@@ -29,6 +29,7 @@ class Settings:
     poll_seconds: float = 5
     stream_poll_seconds: float = 30
     idle_poll_seconds: float = 60
+    sweep_seconds: float = 60
     key_cache_seconds: float = 2
     prepare_statements: bool = True
 

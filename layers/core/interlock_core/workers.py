@@ -1,6 +1,7 @@
 """What worker programs say of themselves: registration, and the end of a process (protocol.md §8).
 
-A worker id names a program, an instance one process of it. A registration replaces the handlers of its worker id as a whole;
+A worker id names a program, an instance one process of it. A registration replaces the handlers and schedules of its worker id as
+a whole;
 the end of a process leaves the registration, since the program is expected back.
 """
 
@@ -11,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from . import hints, jsontext, reports
-from .db import Database, Refused, statements
-from .errors import InvalidRequest, NotFound, PayloadTooLarge, WorkerIdConflict
+from . import hints, jsontext, reports, schedules
+from .db import Database, Refused, Row, Step, statements
+from .errors import InvalidRequest, NotFound, PayloadTooLarge, Unavailable, WorkerIdConflict
 from .ids import new_id
 from .keys import Key
 from .settings import Settings
@@ -35,10 +36,12 @@ async def register(
     worker_id: str,
     request: Register,
     schemas: list[tuple[str | None, str | None]],
+    inputs: list[str],
 ) -> dict[str, Any]:
-    """Replaces the handlers of a worker id, in one transaction, and marks the instance alive.
+    """Replaces the handlers and schedules of a worker id, in one transaction, and marks the instance alive.
 
-    `schemas` are the exact texts of each handler's inputSchema and resultSchema. Raises ScopeDenied outside the key's narrowing,
+    `schemas` are the exact texts of each handler's inputSchema and resultSchema, `inputs` those of each schedule's input. Raises
+    ScopeDenied outside the key's narrowing,
     WorkerIdConflict where a newer build is registered, InvalidRequest, PayloadTooLarge.
     """
     key.check_worker(worker_id, request.pool, [h.type for h in request.handlers])
@@ -57,21 +60,20 @@ async def register(
         "host": reports.cut(request.host) if request.host is not None else None,
         "instance_id": request.instance_id,
     }
-    try:
-        enrolled, _, _, _, seen = await database.run(
-            sql.enrol(**place, **program, replace=request.replace),
-            sql.clear(**place),
-            sql.handlers(**place, pool=request.pool, handlers=text),
-            sql.types(project=key.project, handlers=text),
-            sql.instance(**place, **program, serves=sorted(names)),
-        )
-    except Refused as refused:
-        newer = str(refused).partition(" ")[2]
-        raise WorkerIdConflict(
-            f"the build {newer!r} of {worker_id} is registered, which is newer than {request.build!r}"
-        ) from None
+    wanted = [
+        schedules.Wanted(worker_id, schedule.name, schedule, inputs[index], f"/schedules/{index}")
+        for index, schedule in enumerate(request.schedules or ())
+    ]
+    enrolment = [
+        sql.enrol(**place, **program, replace=request.replace),
+        sql.clear(**place),
+        sql.handlers(**place, pool=request.pool, handlers=text),
+        sql.types(project=key.project, handlers=text),
+        sql.instance(**place, **program, serves=sorted(names)),
+    ]
+    enrolled, seen = await _enrol(database, settings, key, worker_id, request, enrolment, wanted)
     await _reach_back(database, key.project, rows)
-    return {
+    answer = {
         "workerId": worker_id,
         "instanceId": request.instance_id,
         "pool": request.pool,
@@ -83,6 +85,34 @@ async def register(
         "registeredAt": when(enrolled[0].registered_at),
         "serverTime": when(seen[0].now),
     }
+    if request.schedules is not None:
+        answer["schedules"] = await schedules.brought(database, key.project, worker_id, [item.name for item in wanted])
+    return answer
+
+
+async def _enrol(
+    database: Database,
+    settings: Settings,
+    key: Key,
+    worker_id: str,
+    request: Register,
+    enrolment: list[Step],
+    wanted: list[schedules.Wanted],
+) -> tuple[list[Row], list[Row]]:
+    """Stores a registration whole; again where a schedule of it changed, or was fired, in between."""
+    for _ in range(schedules.TRIES):
+        brought = await schedules.registered(database, settings, key, worker_id, wanted)
+        try:
+            results = await database.run(*enrolment, *brought)
+        except Refused as refused:
+            word, _, newer = str(refused).partition(" ")
+            if word == schedules.CHANGED:
+                continue
+            raise WorkerIdConflict(
+                f"the build {newer!r} of {worker_id} is registered, which is newer than {request.build!r}"
+            ) from None
+        return results[0], results[len(enrolment) - 1]
+    raise Unavailable("a schedule of the worker changes under its registration")
 
 
 def _row(settings: Settings, index: int, handler: RegisteredHandler, schemas: tuple[str | None, str | None]) -> dict[str, Any]:
@@ -126,6 +156,13 @@ def schema_texts(body_text: str, request: Register) -> list[tuple[str | None, st
         )
         for handler, found in zip(request.handlers, members, strict=True)
     ]
+
+
+def input_texts(body_text: str, request: Register) -> list[str]:
+    """The exact text of each schedule's input, in a body that was parsed already."""
+    if not request.schedules:
+        return []
+    return [jsontext.members(text)["input"] for text in jsontext.elements(jsontext.members(body_text)["schedules"])]
 
 
 async def _reach_back(database: Database, project: str, rows: list[dict[str, Any]]) -> None:

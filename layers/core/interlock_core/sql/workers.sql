@@ -109,6 +109,8 @@ WITH gone AS (
     DELETE FROM worker_ids WHERE project = %(project)s AND worker_id = %(worker_id)s RETURNING 1
 ), handlers_gone AS (
     DELETE FROM handlers WHERE project = %(project)s AND worker_id = %(worker_id)s
+), schedules_gone AS (
+    DELETE FROM schedules WHERE project = %(project)s AND owner = %(worker_id)s
 ), ended AS (
     DELETE FROM instances WHERE project = %(project)s AND worker_id = %(worker_id)s AND ended_at IS NOT NULL RETURNING 1
 ), noted AS (

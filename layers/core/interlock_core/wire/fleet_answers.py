@@ -16,6 +16,14 @@ class ServedType(Shown):
     effect_safety: EffectSafety
 
 
+class BroughtSchedule(Shown):
+    """A schedule that came with a registration."""
+
+    name: str
+    next_due_at: When | None
+    paused: bool
+
+
 class Registered(Shown):
     """A registration as it now stands."""
 
@@ -25,6 +33,7 @@ class Registered(Shown):
     slots: int
     build: str | None
     handlers: list[ServedType]
+    schedules: list[BroughtSchedule] | None = None
     registered_at: When
     server_time: When
 

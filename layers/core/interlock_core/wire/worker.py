@@ -22,6 +22,7 @@ from .fields import (
     Tolerant,
 )
 from .producer import Attempts, Concurrency, Jitter, LeaseSeconds, Multiplier, Retry, Trace
+from .schedules import RegisteredSchedule
 
 EffectSafety = Literal["pure", "idempotent", "non-idempotent"]
 Slots = Annotated[int, Field(ge=1, le=10_000)]
@@ -214,3 +215,4 @@ class Register(Tolerant):
     replace: bool = False
     sdk: Sdk | None = None
     handlers: Annotated[list[RegisteredHandler], Field(max_length=200)]
+    schedules: Annotated[list[RegisteredSchedule], Field(max_length=200)] | None = None

@@ -1,0 +1,87 @@
+"""Bodies of schedules: of a producer's call, and in a worker's registration (protocol.md §8)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from .fields import Identifier, PathName, PositiveSeconds, Priority, SchemaVersion, Strict, TagKey, TagValue, TaskType, Tolerant
+from .producer import Concurrency, LeaseSeconds, Retry, Submit, Trace
+
+Overlap = Literal["allow", "skip", "cancel-previous"]
+CatchUp = Literal["none", "last", "all"]
+DEFAULT_ZONE = "UTC"
+#: What a schedule says beyond the task that it submits.
+TIMING = ("cron", "time_zone", "every_seconds")
+RULES = (*TIMING, "overlap", "catch_up")
+
+
+class Timetable(BaseModel):
+    """When to submit which task."""
+
+    cron: Annotated[str, Field(min_length=1, max_length=500)] | None = None
+    time_zone: Annotated[str, Field(max_length=1000)] | None = None
+    every_seconds: Annotated[PositiveSeconds, Field(ge=1)] | None = None
+    type: TaskType
+    schema_version: SchemaVersion
+    input: Any
+    overlap: Overlap = "allow"
+    catch_up: CatchUp = "last"
+    pool: Identifier = "default"
+    priority: Priority = 0
+    retry: Retry | None = None
+    start_deadline_seconds: PositiveSeconds | None = None
+    timeout_seconds: PositiveSeconds | None = None
+    lease_seconds: LeaseSeconds | None = None
+    concurrency: Concurrency | None = None
+    tags: Annotated[dict[TagKey, TagValue], Field(max_length=16, default_factory=dict)]
+    require_worker: Literal["registered", "online"] | None = None
+    trace: Trace | None = None
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Self:
+        if (self.cron is None) == (self.every_seconds is None):
+            raise PydanticCustomError("one_rule", "needs either cron or everySeconds")
+        if self.every_seconds is not None and self.time_zone is not None:
+            raise PydanticCustomError("no_zone", "has a timeZone, which goes with cron only")
+        return self
+
+    def submit(self) -> Submit:
+        """What each firing submits."""
+        names = set(Submit.model_fields) & self.model_fields_set
+        return Submit.model_construct(names, **{name: getattr(self, name) for name in Submit.model_fields if hasattr(self, name)})
+
+
+class Schedule(Timetable, Strict):
+    """PUT /v1/schedules/{name}. The name may be said again here."""
+
+    name: PathName | None = None
+
+
+class _Retry(Retry, Tolerant):
+    """As `Retry`, from a worker."""
+
+
+class _Concurrency(Concurrency, Tolerant):
+    """As `Concurrency`, from a worker."""
+
+
+class _Trace(Trace, Tolerant):
+    """As `Trace`, from a worker."""
+
+
+class RegisteredSchedule(Timetable, Tolerant):
+    """A schedule that a worker program brings with it."""
+
+    name: PathName
+    retry: _Retry | None = None
+    concurrency: _Concurrency | None = None
+    trace: _Trace | None = None
+
+
+class Trigger(Strict):
+    """POST /v1/schedules/{name}/trigger."""
+
+    idempotency_key: Identifier | None = None
