@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from interlock.cli.app import run
 from sdk.cli.command import Cli, Done
 from sdk.live import Live
 from support.dev_service import DevService
@@ -38,22 +37,14 @@ RunHere = Callable[..., Done]
 
 
 @pytest.fixture
-def run_here(capsys: pytest.CaptureFixture[str]) -> RunHere:
-    """Run the command in this process: a fiftieth of the time, for what has nothing to do with processes."""
-
-    def run_command(*arguments: str, expect: int) -> Done:
-        code = run([*arguments])
-        said = capsys.readouterr()
-        done = Done(code, said.out.encode(), said.err.encode())
-        assert done.code == expect, done
-        return done
-
-    return run_command
+def run_here(offline: Cli) -> RunHere:
+    """Run the command without any setting but those that the test puts into the environment."""
+    return offline.run
 
 
 @pytest.fixture
 def here(cli: Cli, run_here: RunHere, monkeypatch: pytest.MonkeyPatch) -> RunHere:
-    """As `run_here`, with the settings of `cli`."""
+    """As `run_here`, with the settings of `cli` in the environment, where a test may change them."""
     for name, value in cli.environment.items():
         monkeypatch.setenv(name, value)
     return run_here

@@ -14,9 +14,6 @@ import pytest
 from sdk.cli.command import Cli, Done
 from sdk.conftest import Answer, ScriptedServer, Seen
 
-# each test starts the command many times, a second of imports each
-pytestmark = pytest.mark.slow
-
 TOKEN = "1.lease-token-SECRET"
 
 

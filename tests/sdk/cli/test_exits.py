@@ -73,7 +73,7 @@ def test_refusals_of_the_real_service(cli: Cli, here: RunHere, monkeypatch: pyte
     assert fails("tasks", "submit", "demo/hello@latest", code=4) == "INVALID_TYPE"
     assert fails("tasks", "get", str(uuid.uuid4()), code=4) == "NOT_FOUND"
     assert fails("tasks", "submit", "a/nobody", "--require-worker", "registered", code=4) == "TASK_TYPE_NOT_FOUND"
-    assert fails("tasks", "submit", "a/nobody", "--require-worker", "online", code=4) == "NO_ELIGIBLE_WORKER"
+    assert fails("tasks", "submit", "a/nobody", "--require-worker", "online", "--patience", "1", code=4) == "NO_ELIGIBLE_WORKER"
     monkeypatch.setenv("INTERLOCK_PRODUCER_KEY", "il_p_unknown")
     assert fails("tasks", "list", code=5) == "UNAUTHENTICATED"
     monkeypatch.setenv("INTERLOCK_PRODUCER_KEY", cli.environment["INTERLOCK_WORKER_KEY"])
@@ -84,7 +84,7 @@ def test_without_service_url_or_key(offline: Cli) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # Bound and not listening: refused, and nobody else's.
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        done = offline.run("tasks", "list", "--url", url, "--key", KEY, "--patience", "0.3", "--json", expect=3)
+        done = offline.process("tasks", "list", "--url", url, "--key", KEY, "--patience", "0.3", "--json", expect=3)
         assert done.json["error"]["exit"] == "unreachable"
     assert "INTERLOCK_URL" in offline.run("tasks", "list", "--key", KEY, expect=2).err
     assert "INTERLOCK_OPERATOR_KEY" in offline.run("tasks", "list", "--url", url, expect=2).err
@@ -93,7 +93,7 @@ def test_without_service_url_or_key(offline: Cli) -> None:
 
 
 def test_verbose_says_what_is_asked_and_never_the_key(cli: Cli) -> None:
-    done = cli.run("tasks", "list", "--limit", "1", "--verbose", expect=0)
+    done = cli.process("tasks", "list", "--limit", "1", "--verbose", expect=0)
     assert "/v1/tasks" in done.err
     for value in cli.environment.values():
         assert value.startswith("http") or value not in done.err + done.out
@@ -102,7 +102,7 @@ def test_verbose_says_what_is_asked_and_never_the_key(cli: Cli) -> None:
 
 
 def test_help_shows_the_table(offline: Cli) -> None:
-    shown = offline.run("--help", expect=0).out
+    shown = offline.process("--help", expect=0).out
     for code, meaning in MEANINGS.items():
         assert f"{code.value:>3}  {meaning}" in shown
     assert set(MEANINGS) == set(ExitCode)

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import uuid
 
-import pytest
-
 from interlock.settings import KEY_VARIABLES
 from sdk.cli.command import Cli
 from sdk.cli.conftest import RunHere
 from sdk.conftest import Answer, ScriptedServer
-
-# each test starts the command many times, a second of imports each
-pytestmark = pytest.mark.slow
 
 
 def test_a_new_key_is_shown_once_works_and_is_revoked(cli: Cli, here: RunHere) -> None:

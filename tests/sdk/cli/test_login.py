@@ -16,9 +16,6 @@ from sdk.live import Live
 from support.dev_service import DevService
 from support.waiting import wait_until
 
-# each test starts the command many times, a second of imports each
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def fresh(offline: Cli, tmp_path: Path) -> Cli:

@@ -14,9 +14,6 @@ from sdk.conftest import Answer, ScriptedServer
 from sdk.live import Live
 from support.waiting import wait_until
 
-# each test starts the command many times, a second of imports each
-pytestmark = pytest.mark.slow
-
 
 def test_rerun_with_its_own_or_another_input(cli: Cli, here: RunHere, live: Live) -> None:
     live.start(lambda inp, ctx: {"input": inp, "key": ctx.effect_key("mail")})

@@ -95,7 +95,7 @@ def test_submit_waits_and_its_status_tells_the_end(cli: Cli, live: Live) -> None
     done = cli.run(*submit, "--input", '"fail"', expect=6)
     assert "no good" in done.out
 
-    done = cli.run(*submit, "--input", '"unknown"', "--json", expect=8)
+    done = cli.process(*submit, "--input", '"unknown"', "--json", expect=8)
     assert done.json["status"] == "outcome-unknown"
     assert f"tasks resolve {done.json['id']}" in cli.run("tasks", "get", done.json["id"], expect=0).out
 
@@ -152,6 +152,6 @@ def test_a_wrong_command_line_sends_nothing(
 
 
 def test_a_wrong_command_line_for_programs(offline: Cli) -> None:
-    done = offline.run("tasks", "submit", "a/b@2", "--schema-version", "1", "--json", expect=2)
+    done = offline.process("tasks", "submit", "a/b@2", "--schema-version", "1", "--json", expect=2)
     assert done.json["error"]["exit"] == "usage"
     assert "version 2" in done.json["error"]["message"]

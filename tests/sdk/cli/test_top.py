@@ -16,9 +16,6 @@ from sdk.conftest import Answer, ScriptedServer
 from sdk.live import Live
 from support.waiting import wait_until
 
-# each test starts the command many times, a second of imports each
-pytestmark = pytest.mark.slow
-
 
 def test_once_shows_all(here: RunHere, live: Live) -> None:
     worker = live.start(lambda inp, ctx: inp, max_concurrent=3)

@@ -11,9 +11,6 @@ import typer
 from interlock.cli.plain import show_lines, show_plainly, to_json
 from interlock.cli.values import read_duration, read_instant, read_json, read_list, read_tags, read_type, splice
 
-# each test starts the command many times, a second of imports each
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize(
     "text", ['{"a": 1e2}', "1.10", "9007199254740993", "1" * 4300, '"\\u0000"', '"→ 😀"', "null", ' {"b":1,"a":2} ']

@@ -11,9 +11,6 @@ import pytest
 from sdk.cli.command import Cli
 from sdk.live import Live
 
-# each test starts the command many times, a second of imports each
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_a_watch_opens_the_stream_and_says_how_to_go_on(cli: Cli, live: Live) -> None:
