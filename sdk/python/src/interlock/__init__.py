@@ -50,6 +50,7 @@ __all__ = [
     "Retry",
     "Retryable",
     "RunError",
+    "SentSignal",
     "SpoolError",
     "SpoolLocked",
     "StepFailed",
@@ -58,6 +59,7 @@ __all__ = [
     "SubmitRate",
     "Task",
     "TaskCancelled",
+    "TaskChild",
     "TaskContext",
     "TaskContract",
     "TaskError",
@@ -66,6 +68,7 @@ __all__ = [
     "TaskHandle",
     "TaskLog",
     "TaskProducer",
+    "TaskStep",
     "TaskTypeInfo",
     "TaskWorker",
     "UnknownOutcome",
@@ -123,6 +126,7 @@ if TYPE_CHECKING:
     from interlock.producer import TaskHandle, TaskProducer
     from interlock.reading import TaskFilter
     from interlock.reconciling import CannotTell, DidNotHappen, Happened
+    from interlock.recorded import SentSignal, TaskChild, TaskStep
     from interlock.retry import Retry
     from interlock.submission import Submission, SubmitOptions
     from interlock.tasks import Attempt, Failure, JournalEvent, Progress, Task
@@ -176,6 +180,7 @@ else:
         "producer": ("TaskHandle", "TaskProducer"),
         "reading": ("TaskFilter",),
         "reconciling": ("CannotTell", "DidNotHappen", "Happened"),
+        "recorded": ("SentSignal", "TaskChild", "TaskStep"),
         "retry": ("Retry",),
         "submission": ("Submission", "SubmitOptions"),
         "testing": (),  # its names are its own: interlock.testing.drive

@@ -19,6 +19,7 @@ from interlock.contract import TaskContract
 from interlock.errors import ApiError, Unreachable
 from interlock.producer import TaskHandle, TaskProducer, take_output, take_result
 from interlock.reading import TaskFilter
+from interlock.recorded import SentSignal, TaskChild, TaskStep
 from interlock.submission import Submission, SubmitOptions
 from interlock.tasks import JournalEvent, Task
 from interlock.threads import CallThreads
@@ -181,12 +182,32 @@ class AsyncTaskProducer:
         """As TaskProducer.cancel."""
         return await self._run(lambda: self._producer.cancel(task_id, reason))
 
+    async def signal(self, task_id: str, name: str, payload: Any = None, *, signal_key: str | None = None) -> SentSignal:
+        """As TaskProducer.signal."""
+        return await self._run(lambda: self._producer.signal(task_id, name, payload, signal_key=signal_key))
+
+    def steps(self, task_id: str, *, page_size: int = 50) -> AsyncIterator[TaskStep]:
+        """As TaskProducer.steps."""
+        return self._each(self._producer.steps(task_id, page_size=page_size), page_size)
+
+    def children(self, task_id: str, *, page_size: int = 50) -> AsyncIterator[TaskChild]:
+        """As TaskProducer.children."""
+        return self._each(self._producer.children(task_id, page_size=page_size), page_size)
+
     async def rerun(
-        self, task_id: str, *, input: Any = ..., keep_effect_keys: bool = False, idempotency_key: str | None = None
+        self,
+        task_id: str,
+        *,
+        from_step: str | None = None,
+        input: Any = ...,
+        keep_effect_keys: bool = False,
+        idempotency_key: str | None = None,
     ) -> AsyncTaskHandle:
         """As TaskProducer.rerun."""
         rerun = self._producer.rerun
-        options: dict[str, Any] = {"input": input, "keep_effect_keys": keep_effect_keys, "idempotency_key": idempotency_key}
+        options: dict[str, Any] = {
+            "from_step": from_step, "input": input, "keep_effect_keys": keep_effect_keys, "idempotency_key": idempotency_key,
+        }  # fmt: skip
         return self._own(await self._run(lambda: rerun(task_id, **options)))
 
     def list(self, *, limit: int | None = None, page_size: int = 50, **filter: Unpack[TaskFilter]) -> AsyncIterator[Task]:

@@ -54,14 +54,17 @@ class Operator:
     def resolve(
         self,
         task_id: str,
-        how: Literal["succeeded", "failed", "requeue"],
+        how: Literal["succeeded", "failed", "requeue", "reconcile"],
         *,
         note: str,
         attempt_id: str | None = None,
+        step: str | None = None,
         result: Any = None,
     ) -> Task:
         """Settle an `outcome-unknown` task as a person found it to be, or queue it again.
 
+        `requeue` runs it again, `reconcile` lets its reconcile hook find out first. With `step`, it is that step which is
+        settled (`succeeded` with `result` as its output, or `failed`) or run again (`requeue`), and the task goes on.
         `attempt_id` names the attempt that was looked into; absent, the task's latest. Raises ApiError with
         `TASK_NOT_UNKNOWN` where there is nothing to resolve, or another attempt is the unknown one.
         """
@@ -69,6 +72,8 @@ class Operator:
             latest = self.tasks.get(task_id).attempt
             attempt_id = latest.id if latest is not None else "none"
         body: dict[str, Any] = {"as": how, "attemptId": attempt_id, "note": note}
+        if step is not None:
+            body["step"] = step
         if how == "succeeded":
             body["result"] = result
         return Task.read(self.client.request("POST", f"{task_path(task_id)}/resolve", json=body))

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 from interlock.client import Client
 from interlock.contract import TaskContract, make_submission
 from interlock.errors import ApiError, OutcomeUnknown, TaskCancelled, TaskFailed, Unreachable
-from interlock.reading import TaskFilter, filter_to_wire, read_pages, task_path
+from interlock.reading import TaskFilter, fill, filter_to_wire, read_pages, task_path
+from interlock.recorded import SentSignal, TaskChild, TaskStep
 from interlock.submission import Submission, SubmitOptions, make_key, pack
 from interlock.tasks import JournalEvent, Task
 from interlock.waiting import StreamHost, Wait
@@ -265,15 +266,43 @@ class TaskProducer:
         body = {} if reason is None else {"reason": reason}
         return Task.read(self.client.request("POST", f"{task_path(task_id)}/cancel", json=body))
 
+    def signal(self, task_id: str, name: str, payload: Any = None, *, signal_key: str | None = None) -> SentSignal:
+        """Send the task a signal, for the wait that takes it (`ctx.wait_for_signal`); one that comes early is kept.
+
+        `signal_key` names the fact: the same key is one signal, however often it is sent (absent: a key of this call's own).
+        Raises ApiError with `TASK_FINISHED`, or `IDEMPOTENCY_CONFLICT` for a key that named another signal.
+        """
+        key = make_key() if signal_key is None else signal_key
+        body = {"name": name, "payload": payload, "signalKey": key}
+        return fill(SentSignal, self.client.request("POST", f"{task_path(task_id)}/signals", json=body))
+
+    def steps(self, task_id: str, *, page_size: int = 50) -> Iterator[TaskStep]:
+        """The task's steps, finished waits and children, in order, with their outputs; pages are fetched as it moves on."""
+        return (fill(TaskStep, item) for item in read_pages(self.client, f"{task_path(task_id)}/steps", page_size=page_size))
+
+    def children(self, task_id: str, *, page_size: int = 50) -> Iterator[TaskChild]:
+        """The task's children, and what became of them; pages are fetched as it moves on."""
+        return (fill(TaskChild, item) for item in read_pages(self.client, f"{task_path(task_id)}/children", page_size=page_size))
+
     def rerun(
-        self, task_id: str, *, input: Any = ..., keep_effect_keys: bool = False, idempotency_key: str | None = None
+        self,
+        task_id: str,
+        *,
+        from_step: str | None = None,
+        input: Any = ...,
+        keep_effect_keys: bool = False,
+        idempotency_key: str | None = None,
     ) -> TaskHandle:
         """Make a new task of a settled one: the same, or with another `input`.
 
+        With `from_step` it keeps what was stored before that step began, and does the rest anew; a step that the journal does
+        not know is `INVALID_REQUEST`.
         `keep_effect_keys` lets its handlers use the effect keys of the first task, so that an effect that has happened
         is not repeated. Raises ApiError with `TASK_NOT_FINISHED` or `OUTCOME_UNKNOWN` for a task that is not settled.
         """
         body: dict[str, Any] = {"idempotencyKey": make_key() if idempotency_key is None else idempotency_key}
+        if from_step is not None:
+            body["fromStep"] = from_step
         if input is not ...:
             body["input"] = input
         if keep_effect_keys:

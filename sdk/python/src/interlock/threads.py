@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections import deque
@@ -60,3 +61,8 @@ class CallThreads:
         self._queue: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._count = 0
         self._idle = 0
+
+
+async def run_in(threads: CallThreads, call: Callable[[], Result]) -> Result:
+    """Make the call in one of the threads, and give what it gives. Cancelled on its way, it is still carried out."""
+    return await asyncio.wrap_future(threads.submit(call))

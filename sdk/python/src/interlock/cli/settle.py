@@ -23,6 +23,7 @@ class Resolution(str, Enum):
     succeeded = "succeeded"
     failed = "failed"
     requeue = "requeue"
+    reconcile = "reconcile"
 
 
 def cancel(
@@ -44,6 +45,9 @@ def rerun(
     input: Annotated[
         str | None, typer.Option("--input", "-i", metavar="JSON|@FILE|-", help="Another input. Default: that of the first task.")
     ] = None,
+    from_step: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Keep what was stored before this step, and do the rest anew.")
+    ] = None,
     keep_effect_keys: Annotated[
         bool, typer.Option("--keep-effect-keys", help="Its handlers get the first task's effect keys: no effect is repeated.")
     ] = False,
@@ -56,6 +60,8 @@ def rerun(
     client = session.client(*READERS)
     key = idempotency_key or make_key()
     fields: dict[str, Any] = {"idempotencyKey": key}
+    if from_step is not None:
+        fields["fromStep"] = from_step
     if keep_effect_keys:
         fields["keepEffectKeys"] = True
     try:
@@ -69,21 +75,30 @@ def rerun(
 def resolve(
     session: Session,
     task_id: TaskId,
-    resolution: Annotated[Resolution, typer.Option("--as", help="What really happened; requeue runs it again.")],
+    resolution: Annotated[
+        Resolution, typer.Option("--as", help="What really happened; requeue runs it again, reconcile asks its hook.")
+    ],
     note: Annotated[str, typer.Option(metavar="TEXT", help="How you know; it stands in the journal.")],
     attempt: Annotated[
         str | None, typer.Option(metavar="ID", help="The attempt that is unknown. Default: the current one, which is shown.")
     ] = None,
-    result: Annotated[str | None, typer.Option(metavar="JSON|@FILE|-", help="With --as succeeded: the result.")] = None,
+    step: Annotated[str | None, typer.Option(metavar="NAME", help="Settle this step alone; the task goes on.")] = None,
+    result: Annotated[
+        str | None, typer.Option(metavar="JSON|@FILE|-", help="With --as succeeded: the result, or the step's output.")
+    ] = None,
 ) -> None:
     """Settle a task whose outcome is unknown, or run it again. Needs an operator key."""
     if result is not None and resolution is not Resolution.succeeded:
         bad("--result", "it is for --as succeeded")
+    if step is not None and resolution is Resolution.reconcile:
+        bad("--step", "--as reconcile asks the hook of every open step; leave --step out")
     text = None if result is None else read_json(result, "--result")
     client = session.client("operator")
     if attempt is None:
         attempt = find_attempt(session, client.request("GET", task_path(task_id)))
     fields: dict[str, Any] = {"as": resolution.value, "attemptId": attempt, "note": note}
+    if step is not None:
+        fields["step"] = step
     view = client.request("POST", f"{task_path(task_id)}/resolve", content=splice(fields, "result", text))
     show_changed(session, view)
 
