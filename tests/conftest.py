@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 pytest_plugins = [
+    "support.dev_service",
+    "support.hosts",
     "support.database",
     "support.clock",
     "support.api",
-    "support.dev_service",
     "support.proxy",
     "support.served",
     "support.owner",
@@ -21,14 +22,24 @@ pytest_plugins = [
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the slow tests too")
+    parser.addoption(
+        "--host",
+        choices=["asgi", "dev", "lambda-local"],
+        default="asgi",
+        help="what serves the HTTP suite: this process, scripts/dev, or the built functions of scripts/lambda-local",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--all"):
-        return
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    left_out = [] if config.getoption("--all") else [item for item in items if item.get_closest_marker("slow")]
+    if config.getoption("--host") != "asgi":
+        left_out += [item for item in items if item.get_closest_marker("in_process") and item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"service: {config.getoption('--host')}"
 
 
 @pytest.fixture(scope="session")

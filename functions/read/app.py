@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -189,6 +190,12 @@ async def tasks_page(_: Call) -> Answer:
     return Answer((STATIC / "tasks.md").read_text(encoding="utf-8"), media_type="text/markdown")
 
 
+def paths() -> list[tuple[str, str]]:
+    """Every (method, path) of the service: the gateway sends here what none of its routes takes."""
+    document = json.loads((STATIC / "openapi.json").read_text(encoding="utf-8"))
+    return [(method, path) for path, item in document["paths"].items() for method in item]
+
+
 app = api(
     find_all,
     get,
@@ -206,5 +213,6 @@ app = api(
     readyz,
     openapi,
     tasks_page,
+    elsewhere=paths,
 )
 handler = lambda_handler(app)

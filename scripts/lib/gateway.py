@@ -76,10 +76,22 @@ def make_event(
     if cookies:
         event["cookies"] = cookies
     if body:
-        text = _TEXT_TYPES.fullmatch(joined.get("content-type", "")) and "content-encoding" not in joined
-        event["isBase64Encoded"] = not text
-        event["body"] = body.decode() if text else base64.b64encode(body).decode()
+        text = (
+            _read_text(body)
+            if _TEXT_TYPES.fullmatch(joined.get("content-type", "")) and "content-encoding" not in joined
+            else None
+        )
+        event["isBase64Encoded"] = text is None
+        event["body"] = base64.b64encode(body).decode() if text is None else text
     return event
+
+
+def _read_text(body: bytes) -> str | None:
+    """The body as an event can carry it; None where it is no text, whatever its type says."""
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def read_path(route: str, path: str) -> dict[str, str]:

@@ -61,15 +61,16 @@ async def serve(
 ) -> int:
     """Serve until a signal says to stop; returns the exit status. Raises `BuildFailed`, `DatabaseEnded`."""
     built = await asyncio.to_thread(make_build)
-    stream_port = free_port()
-    stream_url = os.environ.get(PREFIX + "STREAM_URL", "")
-    if stream_url in ("", service_url):  # what `configure` says of a host that is the stream too
+    stream_port = 0
+    stream_url = os.environ[PREFIX + "STREAM_URL"]  # an empty one is a choice: clients poll, and no stream is started
+    if stream_url == service_url:  # what `configure` says of a host that is the stream too
+        stream_port = free_port()
         stream_url = f"http://127.0.0.1:{stream_port}"
     settings = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
     settings |= {PREFIX + "STREAM_URL": stream_url}
     async with (
         open_pool(Settings.from_environment({PREFIX + "DATABASE_URL": url})) as database,
-        run_stream(stream_port, settings),
+        run_stream(stream_port, settings) if stream_port else contextlib.nullcontext(),
         Pools(built, url, settings, arguments.environments) as pools,
     ):
         jobs = {} if arguments.no_schedule else make_jobs(pools)

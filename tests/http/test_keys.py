@@ -17,6 +17,7 @@ from interlock_core.keys import Keyring
 from interlock_core.settings import Settings
 from support.api import Http
 from support.clock import Clock
+from support.hosts import Hosts
 from support.waiting import wait_until_async
 
 Json = dict[str, Any]
@@ -191,8 +192,14 @@ ODD = {
 }
 
 
-async def test_b78_an_odd_authorization_header_is_401(http: Http, caplog: pytest.LogCaptureFixture) -> None:
+# Control characters make no header: the client, or the server in front of the service, refuses them itself.
+NO_HEADER = {"controls", "nul"}
+
+
+async def test_b78_an_odd_authorization_header_is_401(http: Http, caplog: pytest.LogCaptureFixture, hosts: Hosts | None) -> None:
     for name, values in ODD.items():
+        if hosts is not None and name in NO_HEADER:
+            continue
         caplog.clear()
         with caplog.at_level(logging.DEBUG, "interlock"):
             answer = await http.request("GET", "/v1/tasks", headers=[(b"authorization", value) for value in values])

@@ -250,6 +250,7 @@ async def test_metrics_are_prometheus_text(play: Play) -> None:
     assert len(families) == len(set(families))
 
 
+@pytest.mark.in_process
 async def test_healthz_does_not_ask_the_database_and_readyz_does(http: Http, database_url: str) -> None:
     assert (await http.get("/readyz")).json() == {"status": "ready"}
     http._app.state.database = Database("postgresql://nobody@127.0.0.1:1/none")

@@ -136,6 +136,7 @@ async def test_a_smaller_start_deadline_reaches_back_to_what_waits_unstarted(pla
     assert (await play.get(delayed["id"]))["failure"]["code"] == "START_DEADLINE_EXCEEDED"
 
 
+@pytest.mark.in_process
 async def test_a_start_deadline_reaches_more_tasks_than_one_statement_takes(
     play: Play, monkeypatch: pytest.MonkeyPatch, database: Database
 ) -> None:

@@ -1,4 +1,4 @@
-"""The whole service in this process, without a socket: one flat app over the test's database, and clients with keys."""
+"""The whole service over the test's database, and clients with keys: one flat app in this process, or what `--host` names."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from interlock_core.db import Database
 from interlock_core.keys import bootstrap
 from interlock_core.settings import Settings
 from service import build_app
+from support.hosts import Hosts
 
 PROJECT = "test"
 
@@ -31,17 +32,23 @@ def app(database: Database, settings: Settings) -> Starlette:
 
 
 class Http(httpx.AsyncClient):
-    """A client of the in-process app, without a key; `producer`, `worker`, `operator`, `metrics`, `admin` are clients with one."""
+    """A client of the service, without a key; `producer`, `worker`, `operator`, `metrics`, `admin` are clients with one.
 
-    def __init__(self, app: Starlette) -> None:
+    With an `address` that is where the service is; without, it is `app`.
+    """
+
+    def __init__(self, app: Starlette, address: str | None = None) -> None:
         self._app = app
         self.keys: dict[str, str] = {}
-        super().__init__(transport=httpx.ASGITransport(app=app, raise_app_exceptions=False), base_url="http://interlock.test")
+        here = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        transport = here if address is None else httpx.AsyncHTTPTransport()
+        super().__init__(transport=transport, base_url=address or "http://interlock.test", timeout=30)
         self._opened: list[httpx.AsyncClient] = []
 
     def use(self, key: str) -> httpx.AsyncClient:
         """A client that sends `key`."""
-        client = httpx.AsyncClient(transport=self._transport, base_url=self.base_url, headers={"Authorization": f"Bearer {key}"})
+        headers = {"Authorization": f"Bearer {key}"}
+        client = httpx.AsyncClient(transport=self._transport, base_url=self.base_url, headers=headers, timeout=30)
         self._opened.append(client)
         return client
 
@@ -67,9 +74,10 @@ class Http(httpx.AsyncClient):
 
 
 @pytest.fixture
-async def http(app: Starlette) -> AsyncIterator[Http]:
-    """A client of `app` with a key of each kind in the project `test`."""
-    async with Http(app) as client:
+async def http(app: Starlette, settings: Settings, database_url: str, hosts: Hosts | None) -> AsyncIterator[Http]:
+    """A client of the service with a key of each kind in the project `test`."""
+    address = None if hosts is None else hosts.serve(database_url, settings).url
+    async with Http(app, address) as client:
         await client.open()
         yield client
         for opened in client._opened:

@@ -18,7 +18,9 @@ from psycopg import sql
 from data_folder import FolderUnusable, lock_folder
 from interlock_core.db import Database
 from interlock_core.migrate import migrate
+from interlock_core.settings import Settings
 from postgres import Postgres
+from support.hosts import Hosts
 
 MIGRATIONS = Path(__file__).resolve().parents[2] / "migrations"
 TEMPLATE = "template_interlock"
@@ -87,9 +89,18 @@ def clean_databases() -> list[str]:
 
 
 @pytest.fixture
-def database_url(postgres: Postgres, clone_database: Callable[[], str], clean_databases: list[str]) -> Iterator[str]:
+def database_url(
+    request: pytest.FixtureRequest,
+    postgres: Postgres,
+    clone_database: Callable[[], str],
+    clean_databases: list[str],
+    hosts: Hosts | None,
+) -> Iterator[str]:
     """The address of a migrated, empty database of this test's own."""
     url = clean_databases.pop() if clean_databases else clone_database()
+    if hosts is not None and "http" in request.fixturenames and not hosts.knows(url):
+        hosts.serve(url, Settings())
+        empty(url, postgres.url(TEMPLATE))  # of the project that a local host makes for itself
     yield url
     if empty(url, postgres.url(TEMPLATE)):
         clean_databases.append(url)

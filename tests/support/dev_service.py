@@ -1,4 +1,4 @@
-"""The real service as a process of its own: `scripts/dev`, to be called over HTTP, killed and started again."""
+"""The real service as a process of its own: `scripts/dev`, or what `--host` names, to be called over HTTP, killed and started again."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 60.0
+BUILD_SECONDS = 400.0  # more, where the functions are built first
 
 
 class DevService:
-    """One `scripts/dev`. `info` is its dev.json; its output is in `output`."""
+    """One `scripts/dev`, or `scripts/<program>`. `info` is its dev.json; its output is in `output`."""
 
-    def __init__(self, data: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, data: Path, *arguments: str, environment: dict[str, str] | None = None, program: str = "dev") -> None:
         self.data = data
+        self.program = program
         self.output = data.with_name(data.name + ".out")
         self.info: dict[str, Any] = {}
         self._arguments = arguments
@@ -52,14 +54,15 @@ class DevService:
         """A client that bears the service's key of this kind. The caller closes it."""
         return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {self.key(kind)}"}, timeout=30)
 
-    def start(self, timeout: float = START_SECONDS) -> None:
+    def start(self) -> None:
         """Start the process and return when it answers. A restart takes the same port, as a service's address stays."""
+        timeout = START_SECONDS if self.program == "dev" else BUILD_SECONDS
         info = self.data / "dev.json"
         before = info.stat().st_mtime_ns if info.exists() else 0
         with self.output.open("ab") as output:
             # Guarded, so that nothing is left of a test run that was killed.
             self._process = process = guard.start(
-                [str(ROOT / "scripts" / "dev"), "--port", str(self._port), "--data", str(self.data), *self._arguments],
+                [str(ROOT / "scripts" / self.program), "--port", str(self._port), "--data", str(self.data), *self._arguments],
                 output=output,
                 environment={**os.environ, **self._environment},
                 stop_plan=((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)),
@@ -67,7 +70,7 @@ class DevService:
 
         def answers() -> bool:
             if process.poll() is not None:
-                raise AssertionError(f"scripts/dev ended with {process.poll()}:\n{self.output.read_text()}")
+                raise AssertionError(f"scripts/{self.program} ended with {process.poll()}:\n{self.output.read_text()}")
             if not info.exists() or info.stat().st_mtime_ns == before:
                 return False
             self.info = json.loads(info.read_text())
@@ -107,7 +110,7 @@ class DevService:
             process.wait(timeout)
         except subprocess.TimeoutExpired:
             process.stop()
-            raise AssertionError(f"scripts/dev did not end within {timeout:g} s:\n{self.output.read_text()}") from None
+            raise AssertionError(f"scripts/{self.program} did not end within {timeout:g} s:\n{self.output.read_text()}") from None
         return time.monotonic() - started
 
 
@@ -115,12 +118,17 @@ StartService = Callable[..., DevService]
 
 
 @pytest.fixture
-def start_service(tmp_path: Path) -> Iterator[StartService]:
-    """Start `scripts/dev` with these arguments on a folder of its own (`data`, or a new one); all are ended after the test."""
+def start_service(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StartService]:
+    """Start `scripts/dev`, or with `--host lambda-local` that, with these arguments on a folder of its own.
+
+    The folder is `data`, or a new one; all are ended after the test.
+    """
     started: list[DevService] = []
+    program = "lambda-local" if request.config.getoption("--host") == "lambda-local" else "dev"
 
     def start(*arguments: str, data: Path | None = None, **environment: str) -> DevService:
-        service = DevService(data or tmp_path / f"node-{len(started) + 1}", *arguments, environment=environment)
+        folder = data or tmp_path / f"node-{len(started) + 1}"
+        service = DevService(folder, *arguments, environment=environment, program=program)
         started.append(service)
         service.start()
         return service

@@ -15,6 +15,7 @@ from interlock_core.db import Database
 from interlock_core.keys import bootstrap
 from interlock_core.settings import Settings
 from service import build_app
+from support.hosts import Hosts
 
 PROJECT = "test"
 
@@ -57,8 +58,12 @@ class _Server(threading.Thread):
 
 
 @pytest.fixture(scope="module")
-def served(clone_database: Callable[[], str]) -> Iterator[Served]:
+def served(clone_database: Callable[[], str], hosts: Hosts | None) -> Iterator[Served]:
     """The service on a fresh database, for all tests of one file."""
+    if hosts is not None:
+        service = hosts.serve(clone_database(), Settings(offline_seconds=3600))
+        yield Served(service.url, service.info["keys"])
+        return
     server = _Server(clone_database())
     server.start()
     try:

@@ -27,7 +27,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, compile_path
 
 from . import jsontext, tickets
 from .db import Database
@@ -48,6 +48,8 @@ from .wire.fields import problem
 log = logging.getLogger("interlock.http")
 
 MAX_BODY = 5 * 1024 * 1024
+MAX_CODED_BODY = 4 * 1024 * 1024  # of what the gateway sends base64-coded: a third more
+MAX_EVENT_BODY = 6_000_000  # as text in the platform's event, below its 6 MiB for the whole
 MAX_ANSWER = 5_500_000  # as the platform encodes it: JSON inside a JSON string
 _SAFE_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _encode = msgspec.json.Encoder().encode
@@ -138,16 +140,24 @@ def endpoint(
     return declare
 
 
-def api(*endpoints: Endpoint, settings: Settings | None = None) -> Starlette:
-    """The application of one function. The host sets `app.state.database` before the first request."""
+Known = Callable[[], Iterable[tuple[str, str]]]
+
+
+def api(*endpoints: Endpoint, settings: Settings | None = None, elsewhere: Known | None = None) -> Starlette:
+    """The application of one function. The host sets `app.state.database` before the first request.
+
+    `elsewhere()` names the (method, path) of other functions, for the one that the gateway gives what no route takes.
+    """
     app = compose([Route(e.path, _asgi(e), methods=[e.method], name=e.name) for e in endpoints], settings)
     app.state.endpoints = endpoints
+    app.state.elsewhere = elsewhere
     return app
 
 
 def compose(routes: Sequence[Route], settings: Settings | None = None) -> Starlette:
     """An application of routes made by `api`, so that a local host serves them all flat."""
     app = Starlette(routes=list(routes), exception_handlers={HTTPException: _no_route, Exception: _crashed})
+    app.router.redirect_slashes = False  # a path with a slash too many is another path, on every host
     app.state.settings = settings or Settings.from_environment()
     app.state.database = None
     return app
@@ -277,12 +287,18 @@ async def verify(request: Request) -> Key:
 async def _read_body(call: Call, target: Endpoint) -> None:
     request = call.request
     _check_media_type(request)
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    # As the gateway would send it to a function, wherever this runs: what one host takes, all take.
+    as_text = coding in ("", "identity") and request.headers.get("content-type", "").lower().startswith("application/json")
+    limit = MAX_BODY if as_text else MAX_CODED_BODY
     raw = bytearray()
     async for chunk in request.stream():
         raw += chunk
-        if len(raw) > MAX_BODY:
-            raise PayloadTooLarge(f"the body is larger than {MAX_BODY} bytes")
-    body = _uncompressed(bytes(raw), request.headers.get("content-encoding", "identity").strip().lower())
+        if len(raw) > limit:
+            raise PayloadTooLarge(f"the body is larger than {limit} bytes")
+    if len(raw) > MAX_EVENT_BODY // 2 and as_text and len(raw) + raw.count(b'"') + raw.count(b"\\") > MAX_EVENT_BODY:
+        raise PayloadTooLarge("the body is larger than the platform carries, as JSON inside a JSON string")
+    body = _uncompressed(bytes(raw), coding)
     call.text = jsontext.text_of(body)
     assert target.body is not None
     if not call.text.strip():
@@ -357,12 +373,19 @@ def _refuse(refusal: Problem, request_id: str) -> Response:
 
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    if error.status_code == 405:
+    allowed = (error.headers or {}).get("Allow", "") if error.status_code == 405 else ""
+    if elsewhere := getattr(request.app.state, "elsewhere", None):
+        allowed = _methods(request.url.path, elsewhere()) or allowed
+    if allowed:
         response = _refuse(MethodNotAllowed(f"{request.method} is not a method of this path"), uuid4().hex)
-        if error.headers and "Allow" in error.headers:
-            response.headers["allow"] = error.headers["Allow"]
+        response.headers["allow"] = allowed
         return response
     return _refuse(NotFound("there is no such path", next="See GET /openapi.json for the paths of this service."), uuid4().hex)
+
+
+def _methods(path: str, known: Iterable[tuple[str, str]]) -> str:
+    found = {method.upper() for method, pattern in known if compile_path(pattern)[0].fullmatch(path)}
+    return ", ".join(sorted(found | {"HEAD"} if "GET" in found else found))
 
 
 async def _crashed(_request: Request, _error: Exception) -> Response:
