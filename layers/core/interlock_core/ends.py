@@ -1,4 +1,5 @@
-"""What follows the end of tasks, in transactions of its own: freed keys, hints, waiting parents, children of the cancelled.
+"""What follows the end of tasks, in transactions of its own: freed keys, hints, waiting parents, children of the
+cancelled, the next task of a schedule.
 
 A crash in between loses nothing: holders of keys are counted, parents and children are found by what was left undone.
 """
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from . import admission, hints
+from . import admission, hints, previous
 from .db import Database, Row, statements
 from .errors import Unavailable
 from .states import CANCELLED, QUEUED, SETTLED, WAITING
@@ -26,7 +27,8 @@ log = logging.getLogger("interlock.ends")
 
 
 async def follow(database: Database, project: str, rows: Sequence[Any], *, told: bool = False) -> None:
-    """Does what the ends of these tasks ask for. A row has `id, status, concurrency_key, parent_id, cascades`.
+    """Does what the ends of these tasks ask for. A row has `id, status, concurrency_key, parent_id, cascades`
+    and `schedule_owner, schedule_name`.
 
     One that became ready has `type, schema_version, pool, due_at` too. `told`: waiters have been hinted at already.
     """
@@ -41,10 +43,13 @@ async def follow(database: Database, project: str, rows: Sequence[Any], *, told:
             await hints.tell(database, hints.payload(project, ready=ready, done=done))
         children = [row for row in left if row.parent_id is not None and row.status in SETTLED]
         parents = [row.id for row in left if row.status == CANCELLED and row.cascades]
+        scheduled = [(r.schedule_owner, r.schedule_name) for r in left if r.status in SETTLED and r.schedule_name is not None]
         left = []
         try:
             if children:
                 await tell_parents(database, [(row.id, row.parent_id) for row in children])
+            if scheduled:
+                await previous.release(database, project, scheduled)
             left = await cancel_children(database, project, parents)
         except Unavailable as error:  # the end itself is stored and must be answered; the sweep does what is left
             log.warning("what follows an end is left to the sweep: %s", error)

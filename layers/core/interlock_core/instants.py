@@ -148,8 +148,9 @@ def due(rule: Rule, first: datetime, now: datetime) -> tuple[list[datetime], int
     """
     latest = deque([first], MOST_DUE)
     if isinstance(rule, Every):
-        before = max(0, (now - first) // timedelta(seconds=rule.seconds) + 1 - MOST_DUE)
-        following = rule.after(first + before * timedelta(seconds=rule.seconds))
+        step = timedelta(seconds=rule.seconds)
+        before = max(0, (now - first) // step + 1 - MOST_DUE)
+        following = rule.after(first + max(0, before - 1) * step)
         if before:
             latest.clear()
     else:

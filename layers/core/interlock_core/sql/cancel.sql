@@ -29,5 +29,5 @@ before AS MATERIALIZED (
     FROM moved
 )
 SELECT b.id, b.status AS before, b.cancel_requested AS requested_before, m.id IS NOT NULL AS changed, m.attempt_id, m.worker_id, m.instance_id, m.concurrency_key, m.status,
-       m.parent_id, m.cascades
+       m.parent_id, m.cascades, m.schedule_owner, m.schedule_name
 FROM before b LEFT JOIN moved m ON m.id = b.id

@@ -92,7 +92,7 @@ item AS MATERIALIZED (
            attempt_id, token_hash, decode(report_hash, 'hex')
     FROM moved
 )
-SELECT attempt_id, status, id, type, schema_version, pool, concurrency_key, due_at, parent_id, cascades, wake_at FROM moved
+SELECT attempt_id, status, id, type, schema_version, pool, concurrency_key, due_at, parent_id, cascades, wake_at, schedule_owner, schedule_name FROM moved
 
 -- :: explain
 -- Why a report was not taken: the verdict by what the task says now, and what its journal says of the attempt.

@@ -62,4 +62,4 @@ lapsed AS MATERIALIZED (  -- the whole rows as they were locked: a cancel that c
            CASE WHEN m.attempt_ended THEN m.attempt_id END, CASE WHEN m.attempt_ended THEN m.token_hash END
     FROM moved m WHERE m.status <> 'queued'
 )
-SELECT id, project, type, schema_version, pool, status, concurrency_key, due_at, parent_id, cascades FROM moved
+SELECT id, project, type, schema_version, pool, status, concurrency_key, due_at, parent_id, cascades, schedule_owner, schedule_name FROM moved

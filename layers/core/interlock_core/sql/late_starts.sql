@@ -16,4 +16,4 @@ late AS MATERIALIZED (
 ), noted AS (
     INSERT INTO journal (task_id, seq, at, kind, data) SELECT id, journal_seq, finished_at, 'failed', failure FROM moved
 )
-SELECT id, project, status, concurrency_key, parent_id, cascades FROM moved
+SELECT id, project, status, concurrency_key, parent_id, cascades, schedule_owner, schedule_name FROM moved

@@ -89,7 +89,7 @@ item AS MATERIALIZED (
     INSERT INTO journal (task_id, seq, at, kind, attempt_id, data)
     SELECT id, journal_seq, at, status, attempt_id, coalesce(failure, '{}') FROM moved WHERE status <> 'queued'
 )
-SELECT attempt_id, status, id, type, schema_version, pool, concurrency_key, due_at, parent_id, cascades FROM moved
+SELECT attempt_id, status, id, type, schema_version, pool, concurrency_key, due_at, parent_id, cascades, schedule_owner, schedule_name FROM moved
 
 -- :: epoch
 SELECT epoch FROM service

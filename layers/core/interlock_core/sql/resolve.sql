@@ -70,7 +70,8 @@ before AS MATERIALIZED (
     WHERE s.task_id = m.id AND s.status = 'started' AND (s.name = %(step)s OR %(step)s::text IS NULL AND %(as)s = 'requeue')
 )
 SELECT b.id, b.status AS before, b.attempt_id, b.step_is_open, m.id IS NOT NULL AS changed, m.type, m.schema_version, m.pool,
-       m.concurrency_key, m.status, m.due_at, m.parent_id, m.cascades,
+       m.concurrency_key, m.status, m.due_at, m.parent_id, m.cascades, m.schedule_owner,
+       m.schedule_name,
        -- a repeat: the same verdict was already given on the same attempt
        EXISTS (SELECT FROM journal j WHERE j.task_id = b.id AND j.kind = 'resolved' AND j.attempt_id::text = %(attempt_id)s
                  AND j.data::json ->> 'as' = %(as)s AND j.data::json ->> 'step' IS NOT DISTINCT FROM %(step)s::text) AS repeated

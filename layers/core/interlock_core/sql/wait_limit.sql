@@ -48,4 +48,4 @@ late AS MATERIALIZED (
     INSERT INTO journal (task_id, seq, at, kind, data, ended_attempt, token_hash)
     SELECT id, journal_seq, at, status, failure, attempt_id, token_hash FROM moved
 )
-SELECT id, project, status, concurrency_key, parent_id, cascades FROM moved
+SELECT id, project, status, concurrency_key, parent_id, cascades, schedule_owner, schedule_name FROM moved
