@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from os import PathLike
+from typing import TYPE_CHECKING
 
 from interlock.async_producer import AsyncTaskProducer
 from interlock.awaiting import Awaited, Streamed
-from interlock.client import Client
+from interlock.client import Client, ClientOptions
 from interlock.keyring import Keys
 from interlock.operator import Operator
 from interlock.threads import CallThreads, run_in
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 CALLS = 16
 """Calls of one operator at a time; further ones queue."""
@@ -35,17 +38,8 @@ class AsyncOperator:
     is on its way may still be carried out.
     """
 
-    def __init__(
-        self,
-        url: str | None = None,
-        key: str | None = None,
-        *,
-        profile: str | None = None,
-        timeout: float = 60.0,
-        ca: str | PathLike[str] | None = None,
-        client: Client | None = None,
-    ) -> None:
-        self._sync = Operator(url, key, profile=profile, timeout=timeout, ca=ca, client=client)
+    def __init__(self, url: str | None = None, key: str | None = None, **options: Unpack[ClientOptions]) -> None:
+        self._sync = Operator(url, key, **options)
         self._threads = CallThreads(CALLS)
         self.tasks = AsyncTaskProducer(client=self._sync.client)
         self.keys = AsyncKeys(self._sync.keys, self._threads)

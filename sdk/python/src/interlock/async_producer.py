@@ -7,22 +7,19 @@ time; the others poll, so that a thousand waits neither stop submissions nor nee
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
-from itertools import islice
-from os import PathLike
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from interlock.client import Client
+from interlock.awaiting import Awaited, Streamed
+from interlock.client import Client, ClientOptions
 from interlock.contract import TaskContract
 from interlock.errors import ApiError, Unreachable
 from interlock.producer import TaskHandle, TaskProducer, take_output, take_result
-from interlock.reading import TaskFilter
-from interlock.recorded import SentSignal, TaskChild, TaskStep
-from interlock.submission import Submission, SubmitOptions
+from interlock.submission import RerunOptions, Submission, SubmitOptions
 from interlock.tasks import JournalEvent, Task
-from interlock.threads import CallThreads
+from interlock.threads import CallThreads, run_in
 from interlock.waiting import Wait
 from interlock.watching import Watch
 
@@ -100,17 +97,8 @@ class AsyncTaskProducer:
     `idempotency_key` is safe.
     """
 
-    def __init__(
-        self,
-        url: str | None = None,
-        key: str | None = None,
-        *,
-        profile: str | None = None,
-        timeout: float = 60.0,
-        ca: str | PathLike[str] | None = None,
-        client: Client | None = None,
-    ) -> None:
-        self._producer = TaskProducer(url, key, profile=profile, timeout=timeout, ca=ca, client=client)
+    def __init__(self, url: str | None = None, key: str | None = None, **options: Unpack[ClientOptions]) -> None:
+        self._sync = TaskProducer(url, key, **options)
         self._threads = CallThreads(CALLS)
         self._held = 0
         self._polling = 0
@@ -118,7 +106,7 @@ class AsyncTaskProducer:
     @property
     def client(self) -> Client:
         """The client below."""
-        return self._producer.client
+        return self._sync.client
 
     def __repr__(self) -> str:
         return f"AsyncTaskProducer(url={self.client.url!r})"
@@ -131,7 +119,7 @@ class AsyncTaskProducer:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._run(self._producer.close)
+        await self._run(self._sync.close)
 
     @overload
     async def submit(self, type: TaskContract[In, Out], input: In, **options: Unpack[SubmitOptions]) -> AsyncTaskHandle[Out]: ...
@@ -141,17 +129,15 @@ class AsyncTaskProducer:
     ) -> AsyncTaskHandle: ...
     async def submit(self, type: str | TaskContract[Any, Any], *given: Any, **options: Any) -> AsyncTaskHandle[Any]:
         """As TaskProducer.submit."""
-        submit: Callable[..., TaskHandle[Any]] = self._producer.submit
+        submit: Callable[..., TaskHandle[Any]] = self._sync.submit
         return self._own(await self._run(lambda: submit(type, *given, **options)))
 
     async def submit_many(self, submissions: Iterable[Submission | Mapping[str, Any]]) -> list[AsyncTaskHandle]:
         """As TaskProducer.submit_many."""
         given = list(submissions)
-        return [self._own(handle) for handle in await self._run(lambda: self._producer.submit_many(given))]
+        return [self._own(handle) for handle in await self._run(lambda: self._sync.submit_many(given))]
 
-    async def get(self, task_id: str, *, include: Sequence[str] = ()) -> Task:
-        """As TaskProducer.get."""
-        return await self._run(lambda: self._producer.get(task_id, include=include))
+    get = Awaited(TaskProducer.get)
 
     async def wait(self, task_id: str, timeout: float | None = None) -> Task:
         """The task once it is settled or `outcome-unknown`. Raises TimeoutError when only the time was over."""
@@ -162,7 +148,7 @@ class AsyncTaskProducer:
             self._polling += not may_hold
             try:
                 held, left = wait.held() if may_hold else wait.held(0.0), wait.left()
-                task = await self._run(partial(self._producer.look, task_id, held, left))
+                task = await self._run(partial(self._sync.look, task_id, held, left))
                 if wait.take(task):
                     return task
                 if not may_hold:
@@ -178,59 +164,24 @@ class AsyncTaskProducer:
         """As TaskProducer.result."""
         return take_result(await self.wait(task_id, timeout))
 
-    async def cancel(self, task_id: str, reason: str | None = None) -> Task:
-        """As TaskProducer.cancel."""
-        return await self._run(lambda: self._producer.cancel(task_id, reason))
+    cancel = Awaited(TaskProducer.cancel)
+    signal = Awaited(TaskProducer.signal)
+    steps = Streamed(TaskProducer.steps)
+    children = Streamed(TaskProducer.children)
 
-    async def signal(self, task_id: str, name: str, payload: Any = None, *, signal_key: str | None = None) -> SentSignal:
-        """As TaskProducer.signal."""
-        return await self._run(lambda: self._producer.signal(task_id, name, payload, signal_key=signal_key))
-
-    def steps(self, task_id: str, *, page_size: int = 50) -> AsyncIterator[TaskStep]:
-        """As TaskProducer.steps."""
-        return self._each(self._producer.steps(task_id, page_size=page_size), page_size)
-
-    def children(self, task_id: str, *, page_size: int = 50) -> AsyncIterator[TaskChild]:
-        """As TaskProducer.children."""
-        return self._each(self._producer.children(task_id, page_size=page_size), page_size)
-
-    async def rerun(
-        self,
-        task_id: str,
-        *,
-        from_step: str | None = None,
-        input: Any = ...,
-        keep_effect_keys: bool = False,
-        idempotency_key: str | None = None,
-    ) -> AsyncTaskHandle:
+    async def rerun(self, task_id: str, **options: Unpack[RerunOptions]) -> AsyncTaskHandle:
         """As TaskProducer.rerun."""
-        rerun = self._producer.rerun
-        options: dict[str, Any] = {
-            "from_step": from_step, "input": input, "keep_effect_keys": keep_effect_keys, "idempotency_key": idempotency_key,
-        }  # fmt: skip
-        return self._own(await self._run(lambda: rerun(task_id, **options)))
+        return self._own(await self._run(lambda: self._sync.rerun(task_id, **options)))
 
-    def list(self, *, limit: int | None = None, page_size: int = 50, **filter: Unpack[TaskFilter]) -> AsyncIterator[Task]:
-        """As TaskProducer.list; pages are fetched as the iterator moves on."""
-        return self._each(self._producer.list(limit=limit, page_size=page_size, **filter), page_size)
-
-    def journal(self, task_id: str, *, after: int = 0, page_size: int = 200) -> AsyncIterator[JournalEvent]:
-        """As TaskProducer.journal."""
-        return self._each(self._producer.journal(task_id, after=after, page_size=page_size), page_size)
+    list = Streamed(TaskProducer.list)
+    journal = Streamed(TaskProducer.journal)
 
     def watch(self, task_id: str, *, after: int = 0) -> AsyncWatch:
         """As TaskProducer.watch."""
-        return AsyncWatch(self._producer.watch(task_id, after=after))
+        return AsyncWatch(self._sync.watch(task_id, after=after))
 
     async def _run(self, call: Callable[[], Item]) -> Item:
-        return await asyncio.wrap_future(self._threads.submit(call))
-
-    async def _each(self, items: Iterator[Item], page_size: int) -> AsyncIterator[Item]:
-        while chunk := await self._run(lambda: [*islice(items, page_size)]):
-            for item in chunk:
-                yield item
-            if len(chunk) < page_size:
-                return
+        return await run_in(self._threads, call)
 
     def _own(self, handle: TaskHandle[Out]) -> AsyncTaskHandle[Out]:
         return AsyncTaskHandle(self, handle.task, handle.contract)

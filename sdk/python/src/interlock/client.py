@@ -20,7 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import httpx
 
@@ -34,6 +34,21 @@ from interlock.version import VERSION
 log = logging.getLogger("interlock")
 
 Params = Mapping[str, "str | int | float | bool | Sequence[str | int] | None"]
+
+
+class ClientOptions(TypedDict, total=False):
+    """How a producer or an operator reaches the service, beside its URL and key; as the arguments of Client.
+
+    `profile` names an entry of the file of profiles, `timeout` bounds one call, retries included, in seconds; `ca` is a file
+    of certificates (PEM) of authorities that are trusted beside the usual ones. `client` is one in use already: all else
+    is its own then.
+    """
+
+    profile: str | None
+    timeout: float
+    ca: str | os.PathLike[str] | None
+    client: Client | None
+
 
 LONGEST_ANSWER = 64 * 1024 * 1024
 """Bytes. The service's answers end at 6 MB; something that sends more is not the service."""
@@ -239,6 +254,20 @@ class Client:
         self._reset()
 
 
+def open_client(
+    kind: KeyKind,
+    url: str | None = None,
+    key: str | None = None,
+    *,
+    profile: str | None = None,
+    timeout: float = 60.0,
+    ca: str | os.PathLike[str] | None = None,
+    client: Client | None = None,
+) -> Client:
+    """The client of a producer or an operator: the one given, or a new one. The options are those of ClientOptions."""
+    return client or Client(url, key, kind=kind, profile=profile, timeout=timeout, ca=ca)
+
+
 class EventStream:
     """The lines of an open stream. Connections of its own: a stream that hangs must not take one from the calls."""
 
@@ -359,4 +388,4 @@ if hasattr(os, "register_at_fork"):
     # A lock that another thread held at the fork would stay locked in the child for ever.
     os.register_at_fork(after_in_child=_forget_parents_connections)
 
-__all__ = ["USER_AGENT", "Client", "EventStream"]
+__all__ = ["USER_AGENT", "Client", "ClientOptions", "EventStream", "open_client"]

@@ -254,7 +254,7 @@ class TaskContext:
             raise TypeError("a child has no idempotency key: its name within the run is its key")
         submission = make_submission(type, *given, **options)
         run = self.run
-        call = run.allot(submission.type if name is None else name)
+        call = run.allot(submission.type if name is None else name, at_once=True)
         child = Child(run, call, submission, detached)
         if not run.is_async:
             run_now(child.submitted())

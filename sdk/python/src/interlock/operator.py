@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from os import PathLike
 from typing import Any, Literal
 
-from interlock.client import Client
+from interlock.client import ClientOptions, open_client
 from interlock.fleet import AuditEntry, BulkDone, HeldLimit, Limits, SubmitRate, TaskTypeInfo, WorkerInfo
 from interlock.keyring import Keys
 from interlock.producer import TaskProducer
@@ -24,17 +23,8 @@ class Operator:
     answer came in time; each may be repeated, since those that would act twice carry an idempotency key.
     """
 
-    def __init__(
-        self,
-        url: str | None = None,
-        key: str | None = None,
-        *,
-        profile: str | None = None,
-        timeout: float = 60.0,
-        ca: str | PathLike[str] | None = None,
-        client: Client | None = None,
-    ) -> None:
-        self.client = client or Client(url, key, kind="operator", profile=profile, timeout=timeout, ca=ca)
+    def __init__(self, url: str | None = None, key: str | None = None, **options: Unpack[ClientOptions]) -> None:
+        self.client = open_client("operator", url, key, **options)
         self.tasks = TaskProducer(client=self.client)
         self.keys = Keys(self.client)
 

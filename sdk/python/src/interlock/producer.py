@@ -8,17 +8,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from itertools import islice
-from os import PathLike
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
-from interlock.client import Client
+from interlock.client import ClientOptions, open_client
 from interlock.contract import TaskContract, make_submission
 from interlock.errors import ApiError, OutcomeUnknown, TaskCancelled, TaskFailed, Unreachable
 from interlock.reading import TaskFilter, fill, filter_to_wire, read_pages, task_path
 from interlock.recorded import SentSignal, TaskChild, TaskStep
-from interlock.submission import Submission, SubmitOptions, make_key, pack
+from interlock.submission import RerunOptions, Submission, SubmitOptions, make_key, make_rerun, pack
 from interlock.tasks import JournalEvent, Task
 from interlock.waiting import StreamHost, Wait
 from interlock.watching import Watch
@@ -95,21 +93,12 @@ class TaskProducer:
     """Submits tasks and reads them. Thread-safe; safe after fork.
 
     URL and key (of kind `task-producer`) come from the arguments, else from `INTERLOCK_URL` and
-    `INTERLOCK_PRODUCER_KEY`, else from the profile. `timeout` bounds one call, retries included, in seconds. Every
+    `INTERLOCK_PRODUCER_KEY`, else from the profile. the other options are those of ClientOptions. Every
     call raises ApiError when the service refuses and Unreachable when no answer came in time.
     """
 
-    def __init__(
-        self,
-        url: str | None = None,
-        key: str | None = None,
-        *,
-        profile: str | None = None,
-        timeout: float = 60.0,
-        ca: str | PathLike[str] | None = None,
-        client: Client | None = None,
-    ) -> None:
-        self.client = client or Client(url, key, kind="task-producer", profile=profile, timeout=timeout, ca=ca)
+    def __init__(self, url: str | None = None, key: str | None = None, **options: Unpack[ClientOptions]) -> None:
+        self.client = open_client("task-producer", url, key, **options)
         self._host = StreamHost(self.client)
 
     def __repr__(self) -> str:
@@ -197,51 +186,14 @@ class TaskProducer:
         """The result of a task. Raises TaskFailed, TaskCancelled, OutcomeUnknown (each with `.task`), or TimeoutError."""
         return take_result(self.wait(task_id, timeout))
 
-    def list(
-        self,
-        *,
-        status: str | Sequence[str] | None = None,
-        type: str | None = None,
-        schema_version: int | None = None,
-        pool: str | None = None,
-        tag: str | None = None,
-        idempotency_key: str | None = None,
-        parent_id: str | None = None,
-        rerun_of: str | None = None,
-        failure_code: str | None = None,
-        schedule_owner: str | None = None,
-        schedule_name: str | None = None,
-        created_after: datetime | str | None = None,
-        created_before: datetime | str | None = None,
-        finished_after: datetime | str | None = None,
-        finished_before: datetime | str | None = None,
-        limit: int | None = None,
-        page_size: int = 50,
-    ) -> Iterator[Task]:
+    def list(self, *, limit: int | None = None, page_size: int = 50, **filter: Unpack[TaskFilter]) -> Iterator[Task]:
         """Tasks, newest first, without input and result; pages are fetched as the iterator moves on.
 
-        `tag` is `key:value`; `limit` ends the iterator after so many tasks.
+        The filters are those of TaskFilter; `limit` ends the iterator after so many tasks. Raises ValueError for a name that
+        is no filter.
         """
-        given: TaskFilter = {
-            "status": status,
-            "type": type,
-            "schema_version": schema_version,
-            "pool": pool,
-            "tag": tag,
-            "idempotency_key": idempotency_key,
-            "parent_id": parent_id,
-            "rerun_of": rerun_of,
-            "failure_code": failure_code,
-            "schedule_owner": schedule_owner,
-            "schedule_name": schedule_name,
-            "created_after": created_after,
-            "created_before": created_before,
-            "finished_after": finished_after,
-            "finished_before": finished_before,
-        }
-        pages = read_pages(self.client, "/v1/tasks", filter_to_wire(given), page_size)
-        for view in pages if limit is None else islice(pages, limit):
-            yield Task.read(view)
+        pages = read_pages(self.client, "/v1/tasks", filter_to_wire(filter), page_size)
+        return (Task.read(view) for view in (pages if limit is None else islice(pages, limit)))
 
     def journal(self, task_id: str, *, after: int = 0, page_size: int = 200) -> Iterator[JournalEvent]:
         """The task's events in order, those behind `after` only; pages are fetched as the iterator moves on."""
@@ -284,29 +236,13 @@ class TaskProducer:
         """The task's children, and what became of them; pages are fetched as it moves on."""
         return (fill(TaskChild, item) for item in read_pages(self.client, f"{task_path(task_id)}/children", page_size=page_size))
 
-    def rerun(
-        self,
-        task_id: str,
-        *,
-        from_step: str | None = None,
-        input: Any = ...,
-        keep_effect_keys: bool = False,
-        idempotency_key: str | None = None,
-    ) -> TaskHandle:
-        """Make a new task of a settled one: the same, or with another `input`.
+    def rerun(self, task_id: str, **options: Unpack[RerunOptions]) -> TaskHandle:
+        """Make a new task of a settled one: the same, or what the options (RerunOptions) make of it.
 
-        With `from_step` it keeps what was stored before that step began, and does the rest anew; a step that the journal does
-        not know is `INVALID_REQUEST`.
-        `keep_effect_keys` lets its handlers use the effect keys of the first task, so that an effect that has happened
-        is not repeated. Raises ApiError with `TASK_NOT_FINISHED` or `OUTCOME_UNKNOWN` for a task that is not settled.
+        Raises ApiError with `TASK_NOT_FINISHED` or `OUTCOME_UNKNOWN` for a task that is not settled, and with
+        `INVALID_REQUEST` for a `from_step` that its journal does not know.
         """
-        body: dict[str, Any] = {"idempotencyKey": make_key() if idempotency_key is None else idempotency_key}
-        if from_step is not None:
-            body["fromStep"] = from_step
-        if input is not ...:
-            body["input"] = input
-        if keep_effect_keys:
-            body["keepEffectKeys"] = True
+        body = make_rerun(**options)
         return TaskHandle(self, Task.read(self.client.request("POST", f"{task_path(task_id)}/rerun", json=body)))
 
 

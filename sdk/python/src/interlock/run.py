@@ -46,10 +46,9 @@ class Base:
 
     calls: list[Call] = field(default_factory=list)
 
-    @property
-    def ordered(self) -> bool:
+    def is_ordered(self, at_once: bool) -> bool:
         """Whether the next call of it is known to come after the others, on every replay."""
-        return all(call.done and not call.elsewhere for call in self.calls)
+        return all((call.done or at_once) and not call.elsewhere for call in self.calls)
 
 
 class Run:
@@ -126,8 +125,11 @@ class Run:
 
     # ---- names
 
-    def allot(self, base: str, key: str | None = None) -> Call:
-        """A name for one call. Raises RunError where a replay could give it to another call, ValueError for no name."""
+    def allot(self, base: str, key: str | None = None, *, at_once: bool = False) -> Call:
+        """A name for one call. Raises RunError where a replay could give it to another call, ValueError for no name.
+
+        `at_once`: several of one name may be on their way, as long as the handler's own thread or task calls them in order.
+        """
         check_name(base)
         full = base if key is None else f"{base}:{check_name(key)}"
         check_name(full)
@@ -140,7 +142,7 @@ class Run:
             known = self._bases.setdefault(full, Base())
             if known.calls and key is not None:
                 self.fail(RunError("REPEATED_NAME", f"{base!r} is called twice with the key {key!r}"))
-            if known.calls and (elsewhere or not known.ordered):
+            if known.calls and (elsewhere or not known.is_ordered(at_once)):
                 text = (
                     f"{base!r} is called again while another call of it runs, or from another thread or task: on a replay the "
                     "two could be taken for each other; give each a key (key=…) or a name of its own"

@@ -98,6 +98,34 @@ class Submission:
         return encode(self.to_wire(), f"the submission of {self.type}")
 
 
+class RerunOptions(TypedDict, total=False):
+    """The options of a rerun.
+
+    With `from_step` it keeps what was stored before that step began, and does the rest anew. `input` is another input; absent,
+    the first task's. `keep_effect_keys` lets its handlers use the effect keys of the first task, so that an effect that has
+    happened is not repeated. The same `idempotency_key` makes one rerun.
+    """
+
+    from_step: str | None
+    input: Any
+    keep_effect_keys: bool
+    idempotency_key: str | None
+
+
+def make_rerun(
+    *, from_step: str | None = None, input: Any = ..., keep_effect_keys: bool = False, idempotency_key: str | None = None
+) -> dict[str, Any]:
+    """The request of a rerun; it gets a key, so that repeating it is safe. The options are those of RerunOptions."""
+    body: dict[str, Any] = {"idempotencyKey": make_key() if idempotency_key is None else idempotency_key}
+    if from_step is not None:
+        body["fromStep"] = from_step
+    if input is not ...:
+        body["input"] = input
+    if keep_effect_keys:
+        body["keepEffectKeys"] = True
+    return body
+
+
 def to_seconds(value: float | timedelta | None) -> float | None:
     """A duration as seconds."""
     return value.total_seconds() if isinstance(value, timedelta) else value
