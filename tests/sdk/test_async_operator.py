@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from interlock import ApiError, Keys, Operator, TaskContext, UnknownOutcome
-from interlock.async_operator import AsyncKeys, AsyncOperator
+from interlock import ApiError, AsyncKeys, AsyncOperator, Keys, Operator, TaskContext, UnknownOutcome
 from sdk.conftest import KEY, Answer, ScriptedServer, Seen
 from sdk.live import Live
 

@@ -19,6 +19,8 @@ __version__ = VERSION
 
 __all__ = [
     "ApiError",
+    "AsyncKeys",
+    "AsyncOperator",
     "AsyncTaskHandle",
     "AsyncTaskProducer",
     "AsyncWatch",
@@ -30,6 +32,7 @@ __all__ = [
     "Child",
     "ChildFailed",
     "Client",
+    "ClientOptions",
     "ConfigurationError",
     "DidNotHappen",
     "Failure",
@@ -47,6 +50,7 @@ __all__ = [
     "Operator",
     "OutcomeUnknown",
     "Progress",
+    "RerunOptions",
     "Retry",
     "Retryable",
     "RunError",
@@ -82,9 +86,10 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from interlock.async_operator import AsyncKeys, AsyncOperator
     from interlock.async_producer import AsyncTaskHandle, AsyncTaskProducer, AsyncWatch
     from interlock.children import Child
-    from interlock.client import Client
+    from interlock.client import Client, ClientOptions
     from interlock.context import TaskContext, TaskLog
     from interlock.contract import TaskContract, task
     from interlock.errors import (
@@ -128,7 +133,7 @@ if TYPE_CHECKING:
     from interlock.reconciling import CannotTell, DidNotHappen, Happened
     from interlock.recorded import SentSignal, TaskChild, TaskStep
     from interlock.retry import Retry
-    from interlock.submission import Submission, SubmitOptions
+    from interlock.submission import RerunOptions, Submission, SubmitOptions
     from interlock.tasks import Attempt, Failure, JournalEvent, Progress, Task
     from interlock.watching import Watch
     from interlock.worker import TaskWorker
@@ -136,9 +141,10 @@ else:
     # A program imports what it uses, and no more: a producer has no need of asyncio, a command line none of a worker.
     # Hidden from type checkers, which would take any name for one of ours.
     _NAMES = {
+        "async_operator": ("AsyncKeys", "AsyncOperator"),
         "async_producer": ("AsyncTaskHandle", "AsyncTaskProducer", "AsyncWatch"),
         "children": ("Child",),
-        "client": ("Client",),
+        "client": ("Client", "ClientOptions"),
         "context": ("TaskContext", "TaskLog"),
         "contract": ("TaskContract", "task"),
         "errors": (
@@ -182,7 +188,7 @@ else:
         "reconciling": ("CannotTell", "DidNotHappen", "Happened"),
         "recorded": ("SentSignal", "TaskChild", "TaskStep"),
         "retry": ("Retry",),
-        "submission": ("Submission", "SubmitOptions"),
+        "submission": ("RerunOptions", "Submission", "SubmitOptions"),
         "testing": (),  # its names are its own: interlock.testing.drive
         "tasks": ("Attempt", "Failure", "JournalEvent", "Progress", "Task"),
         "watching": ("Watch",),

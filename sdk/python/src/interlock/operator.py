@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from interlock.client import ClientOptions, open_client
 from interlock.fleet import AuditEntry, BulkDone, HeldLimit, Limits, SubmitRate, TaskTypeInfo, WorkerInfo
@@ -13,11 +13,15 @@ from interlock.reading import TaskFilter, fill, filter_to_wire, path_of, read_pa
 from interlock.submission import make_key
 from interlock.tasks import Task
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 
 class Operator:
     """The calls of an operator. Thread-safe; safe after fork; needs a key of kind `operator`.
 
-    URL and key come from the arguments, else from `INTERLOCK_URL` and `INTERLOCK_OPERATOR_KEY`, else from the profile.
+    URL and key come from the arguments, else from `INTERLOCK_URL` and `INTERLOCK_OPERATOR_KEY`, else from the profile; the
+    other options are those of ClientOptions.
     `tasks` reads, waits for, cancels and reruns tasks, as a TaskProducer does, with the operator's key (which cannot
     submit); `keys` makes and revokes keys. Every call raises ApiError when the service refuses and Unreachable when no
     answer came in time; each may be repeated, since those that would act twice carry an idempotency key.
