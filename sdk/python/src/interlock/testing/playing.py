@@ -17,12 +17,15 @@ from interlock.context import TaskContext
 from interlock.handling import call_async, call_sync
 from interlock.hands import AsyncHands, Hands, SyncHands
 from interlock.outcome import Outcome, Release, conclude_error, conclude_return, refuse_input
-from interlock.port import ChildRequest, Page, StepReport, StoredStep
+from interlock.port import ChildRequest, Page, StepReport, Stopped, StoredStep
 from interlock.run import Run
+from interlock.suspending import is_suspend
 from interlock.testing.memory import MemoryTask
 from interlock.threads import CallThreads
 
 Result = TypeVar("Result")
+
+OURS = (Exception, SystemExit, asyncio.CancelledError, Stopped)
 
 _threads = CallThreads(16)
 
@@ -66,7 +69,7 @@ class MemoryPort:
 
     def store_step(self, report: StepReport) -> StoredStep:
         """As Port.store_step."""
-        self._check()
+        self.check()
         stored = self._task.store_step(report)
         if stored.final:
             self._pass(report.name)
@@ -74,22 +77,23 @@ class MemoryPort:
 
     def spawn_child(self, request: ChildRequest) -> str:
         """As Port.spawn_child."""
-        self._check()
+        self.check()
         task_id = self._task.spawn_child(request)
         self._pass(request.name)
         return task_id
 
     def read_steps(self, cursor: str | None) -> Page:
         """As Port.read_steps."""
-        self._check()
+        self.check()
         return self._task.read_steps(cursor)
 
     def read_children(self, cursor: str | None) -> Page:
         """As Port.read_children."""
-        self._check()
+        self.check()
         return self._task.read_children(cursor)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises Crash once the worker is dead."""
         if self.dead:
             raise Crash
 
@@ -117,6 +121,7 @@ class DriveHands:
 
     async def run_step(self, name: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """As Hands.run_step."""
+        self._port.check()
         self._plan.calls.setdefault(name, []).append((tuple(args), dict(kwargs)))
         stub = self._plan.find_stub(name)
         crashes = self._plan.within.get(name)
@@ -174,11 +179,9 @@ def play(task: MemoryTask, plan: Plan) -> Played:
         return Played(True)
     except InputRefused as refused:
         ended = refuse_input(attempt, refused.reason)
-    except (KeyboardInterrupt, GeneratorExit):
-        raise
     except BaseException as error:
-        # What a test framework raises in a stub (a failed or skipped test) is the test's, not the handler's.
-        if type(error).__module__.split(".", 1)[0] in ("_pytest", "unittest"):
+        # What is no Exception and nothing of ours is the test's own, from a stub: pytest.fail, a Ctrl-C.
+        if not (isinstance(error, OURS) or is_suspend(error)):
             raise
         raised = error
         ended = conclude_error(attempt, error)
