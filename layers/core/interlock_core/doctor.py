@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from . import attempts, claims, http, overview
+from . import attempts, claims, http, overview, schedules
 from .db import Database, Row, statements
 from .errors import Problem, Unavailable
 from .jsontext import MAX_DEPTH, MAX_DIGITS
@@ -35,6 +35,7 @@ FEATURES = (
     "require-worker",
     "rerun",
     "resolve",
+    "schedules",
     "start-deadline",
     "tags",
     "timeout",
@@ -112,9 +113,10 @@ async def doctor(database: Database, settings: Settings, key: Key, worker_id: st
     if key.kind == "task-worker":
         return await _worker_doctor(database, settings, key, worker_id)
     before = datetime.now(UTC)
-    vitals, outbox = await database.run(
+    vitals, outbox, broken = await database.run(
         sql.vitals(project=key.project, offline_seconds=settings.offline_seconds, keep_seconds=settings.retention_seconds),
         sql.outbox(project=key.project, offline_seconds=settings.offline_seconds),
+        schedules.broken(key.project),
     )
     row, owed = vitals[0], outbox[0]
     return {
@@ -128,6 +130,7 @@ async def doctor(database: Database, settings: Settings, key: Key, worker_id: st
             "outbox": {"dueWithFreeSlot": owed.tasks, "oldestSeconds": overview.age(owed.oldest)},
             "retentionBacklog": row.retention_backlog,
         },
+        "brokenSchedules": [schedules.broken_view(schedule) for schedule in broken],
         "lastSweepAt": when(row.swept_at),
         "lastRetentionAt": when(row.retained_at),
         "oldestTransactionSeconds": overview.age(row.transaction_seconds),

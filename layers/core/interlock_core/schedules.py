@@ -113,8 +113,7 @@ async def _change(
         late = [row["name"] for row in changed if not _same(row, before.get(row["name"])) and _is_due(before.get(row["name"]))]
         if not late:
             text = _encode(changed).decode()
-            place = {"project": key.project, "schedules": text}
-            return before, [sql.store(**place, key_id=key.id), sql.confirm(**place)] if changed else []
+            return before, [sql.store(project=key.project, schedules=text, key_id=key.id)] if changed else []
         await firings.fire_first(database, settings, key.project, owner, late)
     raise Unavailable("what is due of the schedule cannot be fired now")
 
@@ -377,6 +376,16 @@ async def trigger(
     view = await tasks.show(database, settings, key.project, task)
     view["deduplicated"] = view["duplicate"] = not new
     return view, new
+
+
+def broken(project: str) -> Step:
+    """The step that reads the schedules in error; `broken_view` takes its rows."""
+    return sql.broken(project=project)
+
+
+def broken_view(row: Row) -> dict[str, Any]:
+    """One schedule in error, as the doctor shows it."""
+    return {"owner": row.owner or None, "name": row.name, "message": row.error, "at": when(row.error_at)}
 
 
 def _who(key: Key) -> dict[str, Any]:

@@ -25,6 +25,9 @@ LEFT JOIN LATERAL (SELECT * FROM firings f WHERE f.project = s.project AND f.own
                    ORDER BY f.due_at DESC LIMIT 1) l ON true
 ORDER BY s.owner, s.name
 
+-- :: broken
+SELECT owner, name, error, error_at FROM schedules WHERE project = %(project)s AND error IS NOT NULL ORDER BY error_at LIMIT 100
+
 -- :: store
 -- New ones come in with revision 1. One whose rule stays keeps its place in time, whatever was fired meanwhile. One whose rule
 -- changes must not have anything due: that is fired first, as it was.
@@ -33,31 +36,27 @@ given AS MATERIALIZED (
     SELECT * FROM json_to_recordset(%(schedules)s::json) AS g(owner text, name text, cron text, time_zone text, every_seconds double precision,
         anchor_at timestamptz, next_due_at timestamptz, overlap text, catch_up text, type text, schema_version integer,
         input text, options text, given text, hash text, revision integer)
+), stored AS (
+    INSERT INTO schedules (project, owner, name, cron, time_zone, every_seconds, anchor_at, next_due_at, overlap, catch_up, type, schema_version,
+        input, options, given, hash, revision, key_id, created_at, updated_at)
+    SELECT %(project)s, g.owner, g.name, g.cron, g.time_zone, g.every_seconds, g.anchor_at, g.next_due_at, g.overlap, g.catch_up, g.type,
+           g.schema_version, g.input, g.options, g.given, decode(g.hash, 'hex'), g.revision, %(key_id)s, clock.now, clock.now
+    FROM given g, clock ORDER BY g.owner, g.name
+    ON CONFLICT (project, owner, name) DO UPDATE
+        SET cron = excluded.cron, time_zone = excluded.time_zone, every_seconds = excluded.every_seconds,
+            anchor_at = CASE WHEN schedules.error IS NULL AND same_rule(schedules, excluded) THEN schedules.anchor_at ELSE excluded.anchor_at END,
+            next_due_at = CASE WHEN schedules.error IS NULL AND same_rule(schedules, excluded) THEN schedules.next_due_at ELSE excluded.next_due_at END,
+            overlap = excluded.overlap, catch_up = excluded.catch_up, type = excluded.type,
+            schema_version = excluded.schema_version, input = excluded.input, options = excluded.options, given = excluded.given,
+            hash = excluded.hash, revision = excluded.revision, key_id = excluded.key_id, updated_at = excluded.updated_at,
+            error = NULL, error_at = NULL
+        WHERE schedules.revision = excluded.revision - 1
+          AND (schedules.paused_at IS NOT NULL OR schedules.error IS NOT NULL OR schedules.next_due_at IS NULL
+               OR same_rule(schedules, excluded) OR schedules.next_due_at > excluded.updated_at)
+    RETURNING owner, name
 )
-INSERT INTO schedules (project, owner, name, cron, time_zone, every_seconds, anchor_at, next_due_at, overlap, catch_up, type, schema_version,
-    input, options, given, hash, revision, key_id, created_at, updated_at)
-SELECT %(project)s, g.owner, g.name, g.cron, g.time_zone, g.every_seconds, g.anchor_at, g.next_due_at, g.overlap, g.catch_up, g.type,
-       g.schema_version, g.input, g.options, g.given, decode(g.hash, 'hex'), g.revision, %(key_id)s, clock.now, clock.now
-FROM given g, clock ORDER BY g.owner, g.name
-ON CONFLICT (project, owner, name) DO UPDATE
-    SET cron = excluded.cron, time_zone = excluded.time_zone, every_seconds = excluded.every_seconds,
-        anchor_at = CASE WHEN schedules.error IS NULL AND same_rule(schedules, excluded) THEN schedules.anchor_at ELSE excluded.anchor_at END,
-        next_due_at = CASE WHEN schedules.error IS NULL AND same_rule(schedules, excluded) THEN schedules.next_due_at ELSE excluded.next_due_at END,
-        overlap = excluded.overlap, catch_up = excluded.catch_up, type = excluded.type,
-        schema_version = excluded.schema_version, input = excluded.input, options = excluded.options, given = excluded.given,
-        hash = excluded.hash, revision = excluded.revision, key_id = excluded.key_id, updated_at = excluded.updated_at,
-        error = NULL, error_at = NULL
-    WHERE schedules.revision = excluded.revision - 1
-      AND (schedules.paused_at IS NOT NULL OR schedules.error IS NOT NULL OR schedules.next_due_at IS NULL
-           OR same_rule(schedules, excluded) OR schedules.next_due_at > excluded.updated_at)
-RETURNING owner, name
-
--- :: confirm
--- All of them stand as they were stored, or nothing of the transaction counts: somebody changed or fired one meanwhile.
-SELECT CASE WHEN count(s.name) < count(*) THEN refuse('SCHEDULES_CHANGED') END
-FROM json_to_recordset(%(schedules)s::json) AS g(owner text, name text, revision integer, hash text)
-LEFT JOIN schedules s ON s.project = %(project)s AND s.owner = g.owner AND s.name = g.name AND s.revision = g.revision
-    AND s.hash = decode(g.hash, 'hex')
+-- all of them, or nothing of the transaction: somebody changed or fired one since it was read
+SELECT CASE WHEN (SELECT count(*) FROM stored) < (SELECT count(*) FROM given) THEN refuse('SCHEDULES_CHANGED') END
 
 -- :: keep_only
 DELETE FROM schedules WHERE project = %(project)s AND owner = %(owner)s AND name <> ALL(%(names)s::text[])

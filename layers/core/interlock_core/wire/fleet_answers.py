@@ -275,12 +275,22 @@ class DoctorPlace(Shown):
     last_sweep_at: When | None
 
 
+class BrokenSchedule(Shown):
+    """A schedule that does not fire, and why."""
+
+    owner: str | None
+    name: str
+    message: str
+    at: When
+
+
 class DoctorView(DoctorPlace):
     """The health of the service, to a producer or an operator."""
 
     online_workers: int
     outcome_unknown: int
     debts: Debts
+    broken_schedules: list[BrokenSchedule]
     last_retention_at: When | None
     oldest_transaction_seconds: float | None
     oldest_transaction: Transaction | None
