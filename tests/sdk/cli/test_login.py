@@ -110,3 +110,40 @@ def test_a_key_is_typed_unseen(fresh: Cli, live: Live, live_service: DevService)
         os.close(theirs)
     assert key.encode() not in seen
     assert profiles(fresh)["default"] == {"url": live.url, "keys": {"operator": key}}
+
+
+def test_profiles_are_listed_without_keys_and_forgotten(fresh: Cli) -> None:
+    done = fresh.run("profiles", "list", "--json", expect=0)
+    assert (done.json["items"], done.json["file"]) == ([], str(profile_file(fresh)))
+    assert "interlock login" in fresh.run("profiles", "list", expect=0).err
+    given = b"il_p_1_SECRET\nil_o_1_SECRET\n"
+    for name in ("default", "box", "other"):
+        line = ("login", "--no-check", "--url", f"http://{name}.example", "--profile", name, "--key-producer", "--key-operator")
+        fresh.run(*line, input=given, expect=0)
+    listed = fresh.run("profiles", "list", "--json", env={"INTERLOCK_PROFILE": "box"}, expect=0)
+    kinds = ["task-producer", "operator"]
+    assert listed.json["items"] == [
+        {"profile": name, "url": f"http://{name}.example", "kinds": kinds, "chosen": name == "box"}
+        for name in ("box", "default", "other")
+    ]
+    words = fresh.run("profiles", "list", expect=0)
+    assert [line.split()[0] for line in words.out.splitlines()] == ["NAME", "box", "default", "other"]
+    assert [line.split()[0] for line in words.out.splitlines() if "chosen" in line] == ["default"]
+    assert "SECRET" not in listed.out + words.out + words.err
+    assert words.err == ""
+    profile_file(fresh).chmod(0o644)
+    assert "other users may read" in fresh.run("profiles", "list", expect=0).err
+
+    assert fresh.run("logout", "--profile", "box", "--json", expect=0).json["removed"] == ["box"]
+    assert sorted(profiles(fresh)) == ["default", "other"]
+    assert stat.S_IMODE(profile_file(fresh).stat().st_mode) == 0o600
+    assert "nothing changed" in fresh.run("logout", "--profile", "box", expect=0).err
+    gone = fresh.run("logout", expect=0)
+    assert gone.out == "forgotten: default\n"
+    assert "keys revoke" in gone.err
+    assert [*profiles(fresh)] == ["other"]
+    fresh.run("logout", "--all", "--profile", "other", expect=2)
+    fresh.run("logout", "--all", expect=0)
+    assert profiles(fresh) == {}
+    assert "SECRET" not in profile_file(fresh).read_text("utf-8")
+    fresh.run("tasks", "list", expect=2)

@@ -3,8 +3,8 @@
     interlock_command → main → streams (guarded output) → app → tree (of commands) → one command → exits (its status)
 
 To read: `options` (what every command takes), `session` (service and key), `submit`, `tasks`, `watch`, `settle`, `bulk`,
-`controls`, `keys`, `login`, `fleet`, `workers`, `top`, `worker`, `doctor`; `output` and `plain` put text on a terminal
-without letting it do anything there.
+`controls`, `keys`, `login`, `fleet`, `workers`, `top`, `worker`, `doctor`, `completion`; `output` and `plain` put text on a
+terminal without letting it do anything there.
 """
 
 from __future__ import annotations

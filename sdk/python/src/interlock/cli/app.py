@@ -41,7 +41,7 @@ With --json standard output holds JSON and nothing else; notices go to standard 
   a failure               {"error": {"exitCode", "exit", "message", "next", "code", "status", "requestId", "errors"}}
 Control, ANSI, bidirectional and invisible characters of others are shown as escapes, in words and in JSON."""
 
-EPILOG = f"\b\n{SETTINGS}\n\n\b\nExit status:\n{exit_table()}"
+EPILOG = "\n\n".join(f"\b\n{part}" for part in (*SETTINGS.split("\n\n"), f"Exit status:\n{exit_table()}"))
 
 
 def build(ready: Callable[[], None] = nothing) -> Any:

@@ -7,13 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
+from interlock.cli.completion import offer_versions
 from interlock.cli.lists import All, Limit, show_list
 from interlock.cli.session import Session
 from interlock.cli.show import describe_value, moment
 from interlock.cli.values import bad, read_type
 from interlock.reading import type_path
 
-Type = Annotated[str, typer.Argument(metavar="[TYPE@VERSION]", help="The type, with its version.", show_default=False)]
+Type = Annotated[
+    str,
+    typer.Argument(
+        metavar="[TYPE@VERSION]", help="The type, with its version.", show_default=False, autocompletion=offer_versions
+    ),
+]
 Project = Annotated[bool, typer.Option("--project", help="The whole project instead of one type.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The concurrency key.")]
 

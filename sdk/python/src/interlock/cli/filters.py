@@ -9,19 +9,20 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from interlock.cli.completion import offer_types
 from interlock.cli.values import read_instant, read_tags, read_type
 
 Result = TypeVar("Result")
 
 
-def option(metavar: str, help: str) -> Any:
-    """The type of an option with one value that may be absent."""
-    return Annotated[str | None, typer.Option(metavar=metavar, help=help)]
+def option(metavar: str, help: str, offer: Any = None) -> Any:
+    """The type of an option with one value that may be absent; `offer` gives the names that a shell completes."""
+    return Annotated[str | None, typer.Option(metavar=metavar, help=help, autocompletion=offer)]
 
 
 FILTERS: tuple[tuple[str, Any], ...] = (
     ("status", Annotated[list[str] | None, typer.Option(metavar="STATUS", help="Only this status; may be repeated.")]),
-    ("type", option("TYPE", "Only this type (group/name or group/name@version).")),
+    ("type", option("TYPE", "Only this type (group/name or group/name@version).", offer_types)),
     ("schema_version", Annotated[int | None, typer.Option(metavar="N", help="Only this version.")]),
     ("pool", option("NAME", "Only this pool.")),
     ("tag", option("K=V", "Only with this tag.")),

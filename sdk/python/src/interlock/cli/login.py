@@ -1,18 +1,22 @@
-"""`interlock login`: a service and its keys, kept as a profile. A key is typed unseen or read from standard input."""
+"""`interlock login | logout | profiles list`: a service and its keys, kept as a profile.
+
+A key is typed unseen or read from standard input, and never shown again.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from getpass import GetPassWarning, getpass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from interlock.cli.ask import at_terminal
 from interlock.cli.exits import CommandFailed, ExitCode
-from interlock.cli.profiles import read_profiles, write_profile
+from interlock.cli.profiles import read_profiles, readable_by_others, remove_profiles, write_profile
 from interlock.cli.session import Session
 from interlock.errors import ApiError, ConfigurationError, InterlockError
 from interlock.settings import KEY_VARIABLES, KeyKind, check_url, find_key, profiles_path
@@ -39,7 +43,7 @@ def login(
         raise CommandFailed("login takes no key as an argument, which others may see", ExitCode.USAGE, next=advice)
     chosen = (key_producer, key_worker, key_operator, key_metrics, key_admin)
     asked = [kind for kind, wanted in zip(KINDS, chosen) if wanted]  # noqa: B905 (one option for each kind)
-    name = session.profile or os.environ.get("INTERLOCK_PROFILE") or "default"
+    name = chosen_profile(session)
     url = find_service(session.url, name)
     keys = type_keys(asked or KINDS, must=bool(asked)) if at_terminal() else read_keys(asked)
     if not keys:
@@ -56,6 +60,55 @@ def login(
         session.out.notice(f"--profile {name} or INTERLOCK_PROFILE={name} takes it")
     if hiding := [name for name in ("INTERLOCK_URL", *(KEY_VARIABLES[kind] for kind in keys)) if os.environ.get(name)]:
         session.out.notice(f"{', '.join(hiding)} of the environment come before any profile")
+
+
+def logout(session: Session, all: Annotated[bool, typer.Option("--all", help="Every profile.")] = False) -> None:
+    """Forget the profile --profile (else: INTERLOCK_PROFILE, else default), its URL and its keys.
+
+    The keys themselves go on working until they are revoked: interlock keys revoke.
+    """
+    if all and session.profile:
+        raise CommandFailed("--all and --profile contradict each other", ExitCode.USAGE)
+    names = [*read_profiles()] if all else [chosen_profile(session)]
+    removed = remove_profiles(names)
+    if session.out.json:
+        session.out.document({"removed": removed, "file": str(profiles_path())})
+    elif removed:
+        session.out.lines(f"forgotten: {', '.join(removed)}")
+    if not removed:
+        session.out.notice(f"there is no profile{'' if all else f' {names[0]}'}; nothing changed")
+    else:
+        session.out.notice("The keys still work, for whoever has them: interlock keys revoke ID ends that.")
+
+
+def list_profiles(session: Session) -> None:
+    """List the profiles, what keys they hold, and which one counts now; never the keys."""
+    stored, path, chosen = read_profiles(), profiles_path(), chosen_profile(session)
+    items = [describe_profile(name, entry, chosen=name == chosen) for name, entry in sorted(stored.items())]
+    if session.out.json:
+        session.out.document({"items": items, "nextCursor": None, "file": str(path)})
+    elif items:
+        rows = [
+            [item["profile"], item["url"] or "", ", ".join(item["kinds"]), "chosen" if item["chosen"] else ""] for item in items
+        ]
+        session.out.table(("NAME", "URL", "KEYS", ""), rows)
+    else:
+        session.out.notice(f"there are none in {path}: interlock login writes one")
+    if items and readable_by_others(path):
+        session.out.notice(f"other users may read {path}: chmod 600 it, and rotate the keys")
+
+
+def describe_profile(name: str, entry: Any, *, chosen: bool) -> dict[str, Any]:
+    """What a profile holds, without its keys."""
+    entry = entry if isinstance(entry, Mapping) else {}
+    url, keys = entry.get("url"), entry.get("keys")
+    kinds = [str(kind) for kind in keys] if isinstance(keys, Mapping) else []
+    return {"profile": name, "url": url if isinstance(url, str) else None, "kinds": kinds, "chosen": chosen}
+
+
+def chosen_profile(session: Session) -> str:
+    """The profile that a command takes now."""
+    return session.profile or os.environ.get("INTERLOCK_PROFILE") or "default"
 
 
 def find_service(given: str | None, profile: str) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from interlock.cli.completion import offer_profiles
 from interlock.cli.exits import CommandFailed, ExitCode
 from interlock.cli.session import Session
 from interlock.cli.values import read_duration
@@ -32,7 +33,16 @@ SHARED: tuple[tuple[str, Any, Any], ...] = (
         ],
         "",
     ),
-    ("profile", Annotated[str, typer.Option("--profile", metavar="NAME", help="The profile. Default: INTERLOCK_PROFILE.")], ""),
+    (
+        "profile",
+        Annotated[
+            str,
+            typer.Option(
+                "--profile", metavar="NAME", help="The profile. Default: INTERLOCK_PROFILE.", autocompletion=offer_profiles
+            ),
+        ],
+        "",
+    ),
     (
         "patience",
         Annotated[

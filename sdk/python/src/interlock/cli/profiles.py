@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,30 @@ def write_profile(name: str, url: str, keys: Mapping[KeyKind, str]) -> Path:
     kept = before.get("keys")
     kept = kept if isinstance(kept, dict) else {}
     stored[name] = {**before, "url": url, "keys": {**kept, **keys}}
+    return store(stored)
+
+
+def remove_profiles(names: Collection[str]) -> list[str]:
+    """Remove profiles, keys and all; the names of those that were there. Raises OSError, ConfigurationError."""
+    stored = read_profiles()
+    removed = [name for name in stored if name in names]
+    if removed:
+        store({name: entry for name, entry in stored.items() if name not in removed})
+    return removed
+
+
+def store(profiles: Mapping[str, Any]) -> Path:
+    """Write the file anew, and return it."""
     # Where it is a link into another folder, what it leads to is what changes.
     path = Path(os.path.realpath(profiles_path()))
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    replace_file(path, json.dumps(stored, indent=2, ensure_ascii=False) + "\n")
+    replace_file(path, json.dumps(profiles, indent=2, ensure_ascii=False) + "\n")
     return path
+
+
+def readable_by_others(path: Path) -> bool:
+    """Whether other users of this machine can read the file; where that cannot be told (Windows), no."""
+    return os.name != "nt" and bool(path.stat().st_mode & 0o077)
 
 
 def replace_file(path: Path, text: str) -> None:

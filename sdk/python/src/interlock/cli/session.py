@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from interlock.cli.output import Output
@@ -39,15 +40,20 @@ class Session:
 
     def client(self, *kinds: KeyKind) -> Client:
         """A client with a key of one of these kinds. Raises ConfigurationError if none is set."""
-        from interlock.client import Client
+        return find_client(kinds, self.url, self.key, self.profile, self.patience)
 
-        if self.key:
-            return Client(self.url, self.key, kind=kinds[0], profile=self.profile, timeout=self.patience)
-        for kind in kinds:
-            if has_key(kind, self.profile):
-                return Client(self.url, kind=kind, profile=self.profile, timeout=self.patience)
-        names = " or ".join(KEY_VARIABLES[kind] for kind in kinds)
-        raise ConfigurationError(f"no {' or '.join(kinds)} key: set {names}, write a profile, or give --key")
+
+def find_client(kinds: Sequence[KeyKind], url: str | None, key: str | None, profile: str | None, timeout: float) -> Client:
+    """A client with the key, or with one of these kinds that is set. Raises ConfigurationError if none is."""
+    from interlock.client import Client
+
+    if key:
+        return Client(url, key, kind=kinds[0], profile=profile, timeout=timeout)
+    for kind in kinds:
+        if has_key(kind, profile):
+            return Client(url, kind=kind, profile=profile, timeout=timeout)
+    names = " or ".join(KEY_VARIABLES[kind] for kind in kinds)
+    raise ConfigurationError(f"no {' or '.join(kinds)} key: set {names}, write a profile, or give --key")
 
 
 def has_key(kind: KeyKind, profile: str | None) -> bool:

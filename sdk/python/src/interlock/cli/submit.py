@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from interlock.cli.completion import offer_types
 from interlock.cli.exits import OF_STATUS, CommandFailed, ExitCode
 from interlock.cli.session import Session
 from interlock.cli.show import View, show_end, state_text, type_of
@@ -30,7 +31,7 @@ class RequireWorker(str, Enum):
 
 def submit(
     session: Session,
-    type: Annotated[str, typer.Argument(metavar="TYPE", help="group/name, or group/name@version.")],
+    type: Annotated[str, typer.Argument(metavar="TYPE", help="group/name, or group/name@version.", autocompletion=offer_types)],
     input: Annotated[
         str, typer.Option("--input", "-i", metavar="JSON|@FILE|-", help="The input: JSON, @file, or - for standard input.")
     ] = "null",

@@ -28,6 +28,8 @@ Place = Union[str, Group]  # noqa: UP007 (a name of a type below it: 3.10 cannot
 TREE: Mapping[str, Place] = {
     "audit": "controls:audit",
     "login": "login:login",
+    "logout": "login:logout",
+    "completion": "completion:completion",
     "tasks": Group(
         "Submit tasks, look at them, settle them.",
         {
@@ -63,6 +65,7 @@ TREE: Mapping[str, Place] = {
         "Make, list, rotate and revoke keys.",
         {"new": "keys:new_key", "list": "keys:list_keys", "revoke": "keys:revoke_key", "rotate": "keys:rotate_key"},
     ),
+    "profiles": Group("See the profiles that login writes.", {"list": "login:list_profiles"}),
     "projects": Group("Make and list projects.", {"new": "keys:new_project", "list": "keys:list_projects"}),
     "limits": Group(
         "Limit the tasks that hold a concurrency key, and the rate of submits.",

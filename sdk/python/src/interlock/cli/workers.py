@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
+from interlock.cli.completion import offer_workers
 from interlock.cli.output import Output
 from interlock.cli.session import READERS, Session
 from interlock.cli.show import moment, type_of
 from interlock.reading import path_of
 
-WorkerId = Annotated[str, typer.Argument(metavar="ID", help="The worker's id.")]
+WorkerId = Annotated[str, typer.Argument(metavar="ID", help="The worker's id.", autocompletion=offer_workers)]
 
 
 def show(session: Session, worker_id: WorkerId) -> None:
