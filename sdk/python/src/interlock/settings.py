@@ -59,6 +59,19 @@ def state_folder() -> Path:
     return Path(root) / "interlock"
 
 
+def given_service() -> tuple[str, dict[str, str]] | None:
+    """The service that the environment names, and the keys by their kinds; None where it names none."""
+    url = os.environ.get("INTERLOCK_URL")
+    keys = {kind: os.environ.get(variable) for kind, variable in KEY_VARIABLES.items()}
+    return (url, {kind: key for kind, key in keys.items() if key}) if url else None
+
+
+def given_checkout() -> Path | None:
+    """The checkout that the environment names, for tests that start a service of their own."""
+    given = os.environ.get("INTERLOCK_CHECKOUT")
+    return Path(given) if given else None
+
+
 def certificate_places() -> tuple[str | None, ...]:
     """Where the environment says that trusted certificates are, for whoever reads them."""
     return os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
