@@ -1,24 +1,120 @@
-"""Brings the database up to date; run at deploy, before traffic that needs the new schema."""
+"""Brings the database up to date at a deployment, as CloudFormation's custom resource, or called by hand with `{}`.
+
+The resource carries the hash of the migrations that its deployment means (`Hash`). An update back to an old hash (a roll-back)
+changes nothing and succeeds: the schema only grows, and what a release no longer needs is dropped by a later one. `Delete`
+drops nothing. Whatever happens, CloudFormation is answered: it would wait for an hour.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
+import logging
+import threading
+import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+from interlock_core.address import Address
 from interlock_core.db import Database
-from interlock_core.migrate import migrate
+from interlock_core.migrate import Connection, hash_folder, migrate
 from interlock_core.settings import Settings
 
+log = logging.getLogger("interlock.migrate")
+
 FOLDER = Path(__file__).parent / "migrations"
+# One name for ever: a resource that got another one would be deleted under the old one.
+RESOURCE = "interlock-schema"
+#: Left of the function's time for the answer.
+RESERVE_SECONDS = 20.0
+ANSWER_SECONDS, ANSWER_TRIES = 10.0, 3
 
 
 async def run(database: Database, _settings: Settings) -> dict[str, Any]:
     """Applies what is new; returns the names of the migrations that this call applied."""
-    return {"applied": await asyncio.to_thread(migrate, database.url, FOLDER)}
+    return {"applied": await asyncio.to_thread(migrate, await database.address.find(), FOLDER)}
 
 
-def handler(_event: dict[str, Any], _context: Any) -> dict[str, Any]:
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """The Lambda entry point."""
-    settings = Settings.from_environment()
-    return {"applied": migrate(settings.database_url, FOLDER)}
+    if "RequestType" not in event:
+        return {"applied": _migrate(context)}
+    try:
+        status, told = "SUCCESS", _follow(event, context)
+    except Exception as error:
+        log.exception("the migration failed")
+        status, told = "FAILED", f"{type(error).__name__}: {error}"
+    answer = {
+        "Status": status,
+        "Reason": told[:1000],
+        "PhysicalResourceId": event.get("PhysicalResourceId") or RESOURCE,
+        **{name: event[name] for name in ("StackId", "RequestId", "LogicalResourceId")},
+        "Data": {"Told": told[:1000]},
+    }
+    _send(event["ResponseURL"], json.dumps(answer).encode())
+    return {"status": status, "told": told}
+
+
+def _follow(event: dict[str, Any], context: Any) -> str:
+    """Does what the event asks for and says what was done; raises what went wrong."""
+    if event["RequestType"] == "Delete":
+        return "nothing is dropped"
+    ours, wanted = hash_folder(FOLDER), event["ResourceProperties"].get("Hash", "")
+    if wanted != ours:
+        if event["RequestType"] == "Update" and event.get("OldResourceProperties", {}).get("Hash", "") == ours:
+            return "a roll-back: the schema stays as it is"
+        raise ValueError(
+            f"the deployment means migrations {wanted[:12]}…, and this function carries {ours[:12]}…; build and deploy both"
+        )
+    applied = _migrate(context)
+    return f"applied {', '.join(applied)}" if applied else "up to date"
+
+
+def _migrate(context: Any) -> list[str]:
+    """Raises TimeoutError where the function's time ends before the work does: that is undone, or resumed by the next run."""
+    found: list[list[str]] = []
+    failed: list[BaseException] = []
+    sessions: list[Connection] = []
+
+    def work() -> None:
+        try:
+            found.append(migrate(Address(Settings.from_environment()).find_now(), FOLDER, sessions.append))
+        except BaseException as error:  # told to the thread that waits
+            failed.append(error)
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    left = context.get_remaining_time_in_millis() / 1000 if context is not None else 900.0
+    worker.join(max(left - RESERVE_SECONDS, 1.0))
+    if worker.is_alive():
+        for session in sessions:
+            session.cancel_safe(timeout=5)
+        worker.join(5)
+        raise TimeoutError(
+            "the migrations need more time than a function has; run `python -m interlock_core.migrate migrations` from a machine"
+        )
+    if failed:
+        raise failed[0]
+    return found[0]
+
+
+def _send(url: str, body: bytes) -> None:
+    """Answers CloudFormation at the address that it gave. Raises OSError where that cannot be reached."""
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    for tried in range(ANSWER_TRIES):
+        connection = kind(parts.hostname or "", parts.port, timeout=ANSWER_SECONDS)
+        try:
+            # Its signature covers an empty content type.
+            connection.request("PUT", f"{parts.path}?{parts.query}", body, {"content-type": "", "content-length": str(len(body))})
+            if connection.getresponse().status < 300:
+                return
+            raise OSError("the answer was refused")
+        except (OSError, http.client.HTTPException):
+            if tried == ANSWER_TRIES - 1:
+                raise
+            time.sleep(1)
+        finally:
+            connection.close()

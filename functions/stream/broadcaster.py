@@ -57,7 +57,7 @@ class Broadcaster:
         self.observers = Observers(database, settings)
         self.closing = False
         self.hints = 0
-        self.listener = Listener(listen_url or database.url, self._heard, self._renewed)
+        self.listener = Listener(listen_url or database.address, self._heard, self._renewed)
         regular = min(5.0, settings.min_lease_seconds / 2)
         self.timetable = Timetable(database, self.groups, regular, degraded=lambda: not self.listener.listening)
         self._instances: dict[tuple[str, str, str], list[Connection]] = {}

@@ -169,7 +169,7 @@ async def test_b35_exhausted_connections_are_a_retryable_503_and_nothing_is_half
     database = Database(f"postgresql://crowd:crowd@{where}", size=8)
     _use(play, database)
     free = 3 - rows.value(OTHERS)  # this test's own look at the rows is one more
-    crowd.extend(psycopg.connect(database.url) for _ in range(free))
+    crowd.extend(psycopg.connect(database.address.find_now()) for _ in range(free))
     before = rows.task(attempt["taskId"])
     calls = [
         play.submit_raw(idempotencyKey="k", concurrency={"key": "K", "limit": 1}),

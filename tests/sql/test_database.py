@@ -44,7 +44,7 @@ async def test_a_failing_step_before_a_hint_undoes_all_and_frees_the_connection(
 
 async def test_b32_a_terminated_backend_is_replaced(database: Database) -> None:
     pid = (await database.one(step("SELECT pg_backend_pid() AS pid")))[0].pid
-    other = Database(database.url)
+    other = Database(database.address.find_now())
     await other.one(step("SELECT pg_terminate_backend(%(pid)s)", pid=pid))
     await other.close()
     try:

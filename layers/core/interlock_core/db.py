@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import select
 import socket
 import time
@@ -28,6 +29,7 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import namedtuple_row
 
+from .address import Address
 from .errors import Unavailable
 from .testpoint import armed, testpoint
 
@@ -45,6 +47,8 @@ Row = Any
 T = TypeVar("T")
 _BROKEN = (pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.ReadOnlySqlTransaction, pg.IdleInTransactionSessionTimeout)
 _BUSY = (pg.QueryCanceled, pg.LockNotAvailable, pg.InsufficientResources, pg.ConfigurationLimitExceeded)
+# Before there is a session there are no codes, only words.
+_REFUSED_LOGIN = re.compile("authentication failed|password|credentials", re.IGNORECASE)
 _AGAIN = (pg.SerializationFailure, pg.DeadlockDetected, pg.FeatureNotSupported)
 
 
@@ -102,8 +106,8 @@ def statements(name: str) -> Statements:
 class Database:
     """At most `size` connections to one database, made when first needed. Belongs to one event loop."""
 
-    def __init__(self, url: str, size: int = 1, prepare: bool = True) -> None:
-        self.url = url
+    def __init__(self, address: str | Address, size: int = 1, prepare: bool = True) -> None:
+        self.address = Address.at(address) if isinstance(address, str) else address
         self.round_trips = 0  # counted, so that tests can hold budgets
         self._idle: list[tuple[psycopg.AsyncConnection[Row], float]] = []
         self._slots = asyncio.Semaphore(size)
@@ -214,8 +218,18 @@ class Database:
                     await connection.close()
             if alive:
                 return connection
+        url = await self.address.find()
+        try:
+            return await self._connect(url)
+        except psycopg.OperationalError as error:
+            # The password may have been changed since it was read: asked for once more, then told.
+            if not _REFUSED_LOGIN.search(str(error)) or not self.address.forget(url):
+                raise
+        return await self._connect(await self.address.find())
+
+    async def _connect(self, url: str) -> psycopg.AsyncConnection[Row]:
         return await psycopg.AsyncConnection.connect(
-            self.url,
+            url,
             autocommit=True,
             row_factory=namedtuple_row,
             prepare_threshold=1 if self._prepare else None,

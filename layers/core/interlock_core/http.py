@@ -30,6 +30,7 @@ from starlette.responses import Response
 from starlette.routing import Route, compile_path
 
 from . import jsontext, tickets
+from .address import Address
 from .db import Database
 from .errors import (
     Internal,
@@ -166,7 +167,7 @@ def compose(routes: Sequence[Route], settings: Settings | None = None) -> Starle
 def open_database(app: Starlette, size: int | None = None) -> Database:
     """Gives the application its database, from its settings."""
     settings: Settings = app.state.settings
-    app.state.database = Database(settings.database_url, size or settings.pool_size, settings.prepare_statements)
+    app.state.database = Database(Address(settings), size or settings.pool_size, settings.prepare_statements)
     return app.state.database  # type: ignore[no-any-return]
 
 
@@ -213,7 +214,7 @@ def scheduled_handler(run: Callable[[Database, Settings], Awaitable[dict[str, An
     def handle(_event: dict[str, Any], _context: Any) -> Any:
         loop = _enter_loop()
         if not database:
-            database.append(Database(settings.database_url, 1, settings.prepare_statements))
+            database.append(Database(Address(settings), 1, settings.prepare_statements))
         return loop.run_until_complete(run(database[0], settings))
 
     return handle

@@ -20,6 +20,8 @@ from collections.abc import Callable
 import psycopg
 from psycopg.pq import ExecStatus
 
+from .address import Address
+from .errors import Unavailable
 from .hints import CHANNEL
 
 log = logging.getLogger("interlock.listen")
@@ -42,9 +44,14 @@ class Listener:
     """
 
     def __init__(
-        self, url: str, heard: Callable[[str], None], renewed: Callable[[], None], *, proof_seconds: float = PROOF_SECONDS
+        self,
+        address: str | Address,
+        heard: Callable[[str], None],
+        renewed: Callable[[], None],
+        *,
+        proof_seconds: float = PROOF_SECONDS,
     ) -> None:
-        self._url = url
+        self._address = Address.at(address) if isinstance(address, str) else address
         self._heard = heard
         self._renewed = renewed
         self._proof_seconds = proof_seconds
@@ -61,7 +68,7 @@ class Listener:
             began = time.monotonic()
             try:
                 await self._session()
-            except (psycopg.Error, SessionLost, OSError) as error:
+            except (psycopg.Error, SessionLost, OSError, Unavailable) as error:
                 # Told when a session is lost, and once where there was none; an outage fills no log.
                 level = logging.WARNING if self.listening or pause == FIRST_PAUSE else logging.INFO
                 log.log(level, "the session that listens for hints is replaced: %s", str(error).strip() or type(error).__name__)
@@ -73,9 +80,14 @@ class Listener:
             await asyncio.sleep(pause * random.uniform(0.5, 1))
 
     async def _session(self) -> None:
-        connection = await psycopg.AsyncConnection.connect(
-            self._url, autocommit=True, connect_timeout=CONNECT_SECONDS, application_name="interlock stream"
-        )
+        url = await self._address.find()
+        try:
+            connection = await psycopg.AsyncConnection.connect(
+                url, autocommit=True, connect_timeout=CONNECT_SECONDS, application_name="interlock stream"
+            )
+        except psycopg.OperationalError:
+            self._address.forget(url)  # its password may have been changed: the next session asks for it anew
+            raise
         loop = asyncio.get_running_loop()
         pgconn = connection.pgconn
         ended: asyncio.Future[None] = loop.create_future()

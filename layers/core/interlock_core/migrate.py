@@ -1,11 +1,23 @@
-"""Applies `migrations/*.sql` in order, each once. Safe when many processes do it at the same moment."""
+"""Applies `migrations/*.sql` in order, each once. Safe when many processes do it at the same moment.
+
+A file is one transaction, unless its first line says `--! no-transaction` (an index made concurrently): then each of its
+statements, parted by lines `-- ::`, is one of its own. They must be repeatable (`IF NOT EXISTS`), since a run that was cut
+begins such a file anew; an index that a cut run left invalid is dropped before.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from .address import Address
+from .settings import Settings
 
 _LOCK = 0x696C6F636B  # one transaction-scoped advisory lock: it cannot outlive its transaction, on a pooler either
 
@@ -27,23 +39,45 @@ class MigrationError(RuntimeError):
     """An applied migration was edited, or the database is newer than this code; the message names the file."""
 
 
-def migrate(database_url: str, folder: Path) -> list[str]:
+Connection = psycopg.Connection[tuple[object, ...]]
+
+#: A server that is away, or falls silent, is noticed within these many seconds; what it works on may take as long as it likes.
+_CONNECT = "connect_timeout=10 tcp_user_timeout=20000 keepalives_idle=10 keepalives_interval=5 keepalives_count=3"
+NO_TRANSACTION = "--! no-transaction"
+
+
+def hash_folder(folder: Path) -> str:
+    """What a deployment carries to say which migrations it means: one hash of all files, by name and text."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("[0-9]*.sql")):
+        digest.update(f"{path.name}\0{path.read_text(encoding='utf-8')}\0".encode())
+    return digest.hexdigest()
+
+
+def migrate(database_url: str, folder: Path, opened: Callable[[Connection], None] = lambda _: None) -> list[str]:
     """Brings the database up to date and returns the names of the migrations that this call applied.
 
-    Each file is one transaction, recorded in `migrations` with its hash. Raises MigrationError where an applied file has
-    changed since. Time-outs and the planner's mode are set on the role.
+    Each file is recorded in `migrations` with its hash. Raises MigrationError where an applied file has changed since. A
+    database that is newer than `folder` is left as it is. Time-outs and the planner's mode are set on the role.
+    `opened` is given the connection, so that somebody else may cancel what it does.
     """
     applied = []
-    with psycopg.connect(database_url, autocommit=True) as connection:
+    with _open(database_url) as connection:
+        opened(connection)
         for path in sorted(folder.glob("[0-9]*.sql")):
-            with connection.transaction():
-                _wait_for_turn(connection)
-                connection.execute(
-                    'CREATE TABLE IF NOT EXISTS migrations (name text COLLATE "C" PRIMARY KEY, hash text NOT NULL,'
-                    " applied_at timestamptz NOT NULL DEFAULT clock_timestamp())"
-                )
-                if _apply(connection, path):
-                    applied.append(path.name)
+            if _is_applied(connection, path):
+                continue
+            if path.read_text(encoding="utf-8").startswith(NO_TRANSACTION):
+                # The turn is another session's: its lock cannot outlive it, and the statements need to be outside of any.
+                with _open(database_url) as turn, turn.transaction():
+                    _wait_for_turn(turn)
+                    done = _apply_outside(connection, path)
+            else:
+                with connection.transaction():
+                    _wait_for_turn(connection)
+                    done = _apply(connection, path)
+            if done:
+                applied.append(path.name)
         row = connection.execute("SELECT current_user, current_database()").fetchone()
         assert row is not None
         with connection.transaction():
@@ -51,34 +85,91 @@ def migrate(database_url: str, folder: Path) -> list[str]:
             for name, value in _ROLE_SETTINGS.items():
                 connection.execute(
                     psycopg.sql.SQL("ALTER ROLE {} IN DATABASE {} SET {} = {}").format(
-                        psycopg.sql.Identifier(row[0]), psycopg.sql.Identifier(row[1]), psycopg.sql.Identifier(name), value
+                        psycopg.sql.Identifier(str(row[0])), psycopg.sql.Identifier(str(row[1])), psycopg.sql.Identifier(name), value
                     )
                 )
     return applied
 
 
-def _wait_for_turn(connection: psycopg.Connection[tuple[object, ...]]) -> None:
+def _open(database_url: str) -> Connection:
+    return psycopg.connect(make_conninfo(_CONNECT, **conninfo_to_dict(database_url)), autocommit=True)
+
+
+def _wait_for_turn(connection: Connection) -> None:
     """Waits, however long it takes, for other migrating processes; the role's time-outs are for requests.
 
     A migration itself may run long, but waits for a table's lock no longer than a request does: everybody else queues behind it.
     """
     connection.execute("SET LOCAL statement_timeout = 0")
     connection.execute("SET LOCAL lock_timeout = 0")
+    connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
     connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
     connection.execute(psycopg.sql.SQL("SET LOCAL lock_timeout = {}").format(_ROLE_SETTINGS["lock_timeout"]))
 
 
-def _apply(connection: psycopg.Connection[tuple[object, ...]], path: Path) -> bool:
-    text = path.read_text(encoding="utf-8")
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    row = connection.execute("SELECT hash FROM migrations WHERE name = %s", [path.name]).fetchone()
-    if row is not None:
-        if row[0] != digest:
-            raise MigrationError(
-                f"this database was made by another state of {path.name}. Go on with the version that made it, or use another database"
-                " (a local one: another --data folder). Whoever edits migrations: an applied one stays as it is; add a new file."
+def _is_applied(connection: Connection, path: Path) -> bool:
+    """Whether this file was applied; makes the record of it where there is none yet."""
+    if connection.execute("SELECT to_regclass('migrations')").fetchone() == (None,):
+        with connection.transaction():
+            _wait_for_turn(connection)
+            connection.execute(
+                'CREATE TABLE IF NOT EXISTS migrations (name text COLLATE "C" PRIMARY KEY, hash text NOT NULL,'
+                " applied_at timestamptz NOT NULL DEFAULT clock_timestamp())"
             )
+    row = connection.execute("SELECT hash FROM migrations WHERE name = %s", [path.name]).fetchone()
+    if row is not None and row[0] != _hash(path):
+        raise MigrationError(
+            f"this database was made by another state of {path.name}. Go on with the version that made it, or use another database"
+            " (a local one: another --data folder). Whoever edits migrations: an applied one stays as it is; add a new file."
+        )
+    return row is not None
+
+
+def _apply(connection: Connection, path: Path) -> bool:
+    if _is_applied(connection, path):  # by whoever had the turn before
         return False
-    connection.execute(text)
-    connection.execute("INSERT INTO migrations (name, hash) VALUES (%s, %s)", [path.name, digest])
+    connection.execute(path.read_text(encoding="utf-8"))
+    _record(connection, path)
     return True
+
+
+def _apply_outside(connection: Connection, path: Path) -> bool:
+    if _is_applied(connection, path):
+        return False
+    connection.execute("SET statement_timeout = 0")
+    try:
+        for index in connection.execute(_INVALID).fetchall():
+            connection.execute(
+                psycopg.sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(psycopg.sql.Identifier(str(index[0])))
+            )
+        for statement in re.split(r"^-- ::.*$", path.read_text(encoding="utf-8"), flags=re.MULTILINE):
+            if re.sub(r"--[^\n]*", "", statement).strip():
+                connection.execute(statement)
+    finally:
+        if not connection.closed:
+            connection.execute("RESET statement_timeout")
+    _record(connection, path)
+    return True
+
+
+_INVALID = """
+    SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+    WHERE NOT i.indisvalid AND c.relnamespace = current_schema()::regnamespace
+"""
+
+
+def _record(connection: Connection, path: Path) -> None:
+    connection.execute("INSERT INTO migrations (name, hash) VALUES (%s, %s)", [path.name, _hash(path)])
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_text(encoding="utf-8").encode()).hexdigest()
+
+
+def main() -> None:
+    """`python -m interlock_core.migrate FOLDER`: by hand, for what takes longer than a function may."""
+    print(*migrate(Address(Settings.from_environment()).find_now(), Path(sys.argv[1])), sep="\n")  # noqa: T201 (a program)
+
+
+if __name__ == "__main__":
+    main()

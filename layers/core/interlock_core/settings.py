@@ -18,6 +18,9 @@ class Settings:
     """What an operator may choose. Durations are seconds, sizes bytes."""
 
     database_url: str = ""
+    database_secret_arn: str = ""
+    database_host: str = ""
+    database_iam: bool = False
     pool_size: int = 1
     stream_url: str = ""
     retention_seconds: float = 7 * 86400
@@ -50,6 +53,31 @@ class Settings:
                 raise SettingsError(f"{name} is not a setting; known are {', '.join(sorted(known))}")
             values[field.name] = _read(name, text, str(field.type))
         return cls(**values)  # type: ignore[arg-type]  # each value was read by its field's type
+
+
+@dataclass(frozen=True)
+class Platform:
+    """What AWS tells a function or a container of the role that it runs as, by its own variables."""
+
+    region: str = ""
+    access_key: str = ""
+    secret_key: str = ""
+    session_token: str = ""
+    container_credentials: str = ""
+    endpoint: str = ""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Platform:
+        """Reads the `AWS_…` variables. A function's credentials change while it lives, so this is read when they are needed."""
+        env = os.environ if environment is None else environment
+        return cls(
+            region=env.get("AWS_REGION", ""),
+            access_key=env.get("AWS_ACCESS_KEY_ID", ""),
+            secret_key=env.get("AWS_SECRET_ACCESS_KEY", ""),
+            session_token=env.get("AWS_SESSION_TOKEN", ""),
+            container_credentials=env.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", ""),
+            endpoint=env.get("AWS_ENDPOINT_URL_SECRETS_MANAGER", ""),
+        )
 
 
 def _read(name: str, text: str, kind: str) -> object:

@@ -1,0 +1,191 @@
+"""The database's address out of Secrets Manager: read once per environment, once more after a refused password."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import unquote
+
+import boto3
+import psycopg
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials as BotoCredentials
+from moto.server import ThreadedMotoServer
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from gateway import make_event, read_answer
+from interlock_core.address import Address, _url_of
+from interlock_core.aws import AwsFailed, Credentials, fetch_secret, make_login_token, sign
+from interlock_core.errors import Unavailable
+from interlock_core.settings import Platform, Settings
+
+REGION = "eu-central-1"
+ENVIRONMENT = {
+    "AWS_REGION": REGION,
+    "AWS_ACCESS_KEY_ID": "AKIA",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_SESSION_TOKEN": "to/ken+=",
+}
+TASK = {"type": "demo/hello", "schemaVersion": 1, "input": {"name": "Ada"}}
+Load = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def moto_url() -> Iterator[str]:
+    """Secrets Manager, on a socket."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def secrets(moto_url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A client that makes and changes secrets; the service's own reads go to the same place."""
+    for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL_SECRETS_MANAGER": moto_url}.items():
+        monkeypatch.setenv(name, value)
+    return boto3.client("secretsmanager", region_name=REGION, endpoint_url=moto_url)
+
+
+def make_secret(secrets: Any, value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    arn: str = secrets.create_secret(Name=f"test-{uuid.uuid4()}", SecretString=text)["ARN"]
+    return arn
+
+
+@pytest.fixture
+def role(database_url: str) -> Iterator[Callable[[str], str]]:
+    """`set_password(password)` of a role of this test's own; returns its address."""
+    name = f"rotating_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        identifier = sql.Identifier(name)
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(identifier))
+        connection.execute(sql.SQL("GRANT ALL ON ALL TABLES IN SCHEMA public TO {}").format(identifier))
+
+        def set_password(password: str) -> str:
+            connection.execute(sql.SQL("ALTER ROLE {} PASSWORD {}").format(identifier, sql.Literal(password)))
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (name,))
+            parts = conninfo_to_dict(database_url)
+            return f"postgresql://{name}:{password}@{parts['host']}:{parts['port']}/{parts['dbname']}"
+
+        yield set_password
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (name,))
+        connection.execute(sql.SQL("DROP OWNED BY {role}; DROP ROLE {role}").format(role=identifier))
+
+
+def submit(environment: Any, key: str) -> int:
+    headers = [("authorization", f"Bearer {key}"), ("content-type", "application/json")]
+    event = make_event("POST", "/v1/tasks", route="POST /v1/tasks", headers=headers, body=json.dumps(TASK).encode())
+    return read_answer(environment(event)).status
+
+
+def test_a_secret_is_read_once_and_again_after_its_password_was_changed(
+    load: Load, secrets: Any, keys: dict[str, str], role: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock_core.address.RENEW_SECONDS", 0.0)
+    arn = make_secret(secrets, {"url": role("first")})
+    monkeypatch.setenv("INTERLOCK_SERVER_DATABASE_SECRET_ARN", arn)
+    environment = load("submit", "")
+    assert [submit(environment, keys["task-producer"]) for _ in range(3)] == [201] * 3
+    address = environment.database.address
+    assert address.reads == 1
+    secrets.put_secret_value(SecretId=arn, SecretString=json.dumps({"url": role("second")}))
+    assert submit(environment, keys["task-producer"]) == 201
+    assert address.reads == 2
+    # A password that stays wrong is asked for once more at each call, and the caller is told to come back.
+    role("third")
+    assert submit(environment, keys["task-producer"]) == 503
+    assert address.reads == 3
+
+
+def test_a_secret_that_cannot_be_read_is_a_503_and_then_no_longer(
+    load: Load, secrets: Any, keys: dict[str, str], database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arn = make_secret(secrets, "no json")
+    monkeypatch.setenv("INTERLOCK_SERVER_DATABASE_SECRET_ARN", arn)
+    environment = load("submit", "")
+    assert submit(environment, keys["task-producer"]) == 503
+    secrets.put_secret_value(SecretId=arn, SecretString=json.dumps({"url": database_url}))
+    assert submit(environment, keys["task-producer"]) == 201
+
+
+@pytest.mark.slow
+def test_a_built_function_reads_its_secret(
+    open_function: Callable[..., Any], secrets: Any, moto_url: str, producer: Any, database_url: str
+) -> None:
+    arn = make_secret(secrets, {"url": database_url})
+    settings = {"INTERLOCK_SERVER_DATABASE_SECRET_ARN": arn, "INTERLOCK_SERVER_DATABASE_URL": ""}
+    function = open_function("SubmitFunction", AWS_ENDPOINT_URL_SECRETS_MANAGER=moto_url, **settings)
+    for _ in range(2):
+        assert producer.send(function, "POST", "/v1/tasks", TASK).status == 201
+
+
+def test_an_unknown_secret_is_refused_by_name(secrets: Any) -> None:
+    platform = Platform.from_environment()
+    with pytest.raises(AwsFailed, match=r"GetSecretValue was refused: 4\d\d ResourceNotFoundException"):
+        fetch_secret(f"arn:aws:secretsmanager:{REGION}:123456789012:secret:none-AbCdEf", platform)
+    with pytest.raises(AwsFailed, match="no credentials"):
+        fetch_secret("arn:aws:secretsmanager:x:1:secret:none", Platform(region=REGION))
+
+
+def test_what_rds_stores_is_an_address_too() -> None:
+    stored = {
+        "username": "o'hara",
+        "password": "p@ss/w:rd%",
+        "host": "db.example",
+        "port": 5433,
+        "dbname": "interlock",
+        "engine": "postgres",
+    }
+    found = conninfo_to_dict(_url_of(stored, ""))
+    assert found == {
+        "user": "o'hara",
+        "password": "p@ss/w:rd%",
+        "host": "db.example",
+        "port": "5433",
+        "dbname": "interlock",
+        "sslmode": "require",
+    }
+    assert conninfo_to_dict(_url_of(stored, "proxy.example"))["host"] == "proxy.example"
+    with pytest.raises(Unavailable, match="neither a url nor a username"):
+        _url_of({"password": "x"}, "")
+
+
+def test_a_request_is_signed_as_the_sdk_signs_it() -> None:
+    body, url = b'{"SecretId": "x"}', f"https://secretsmanager.{REGION}.amazonaws.com/"
+    headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": "secretsmanager.GetSecretValue"}
+    request = AWSRequest("POST", url, headers=dict(headers), data=body)
+    SigV4Auth(BotoCredentials("AKIA", "secret", "to/ken+="), "secretsmanager", REGION).add_auth(request)
+    now = datetime.strptime(request.headers["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    ours = sign("POST", url, headers, body, "secretsmanager", REGION, Credentials("AKIA", "secret", "to/ken+="), now)
+    assert ours["authorization"] == request.headers["Authorization"]
+
+
+def test_a_login_token_is_the_sdks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    theirs = boto3.client("rds", region_name=REGION).generate_db_auth_token("proxy.example", 5432, "inter lock", Region=REGION)
+    found = re.search(r"X-Amz-Date=(\w+)", theirs)
+    assert found is not None
+    now = datetime.strptime(found[1], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    ours = make_login_token("proxy.example", 5432, "inter lock", REGION, Credentials("AKIA", "secret", "to/ken+="), now)
+    assert sorted(ours.partition("?")[2].split("&")) == sorted(theirs.partition("?")[2].replace("+", "%20").split("&"))
+
+
+async def test_iam_logs_in_with_a_fresh_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(database_url="postgresql://app:unused@proxy.example:5432/interlock?sslmode=require", database_iam=True)
+    address = Address(settings, Platform.from_environment(ENVIRONMENT))
+    found = conninfo_to_dict(await address.find())
+    assert (found["user"], found["host"], found["dbname"]) == ("app", "proxy.example", "interlock")
+    assert unquote(str(found["password"])).startswith("proxy.example:5432/?Action=connect&DBUser=app&")
+    assert make_conninfo(await address.find())
