@@ -74,6 +74,29 @@ async def test_b40_claims_and_reports_read_what_is_ready_and_nothing_else(
     _check(explained, ("submit.reserve", "submit.insert", "admit.admit"), rows=20, blocks=120)
 
 
+@pytest.mark.parametrize("analyzed", [True, False])
+@pytest.mark.parametrize("handlers", [1, TYPES])
+async def test_b40_a_backlog_of_ready_or_waiting_work_costs_a_claim_nothing(
+    play: Play, rows: Rows, explained: Explained, handlers: int, analyzed: bool
+) -> None:
+    _fill(rows, 0, 0, False)
+    rows.fill(6_000, type=f"'type/n' || n % {handlers}", due_at="app_now() - interval '1 second'")
+    asleep = {"wait": """'{"name": "w", "signal": null, "children": null}'""", "wake_at": "app_now() + interval '1 hour'"}
+    rows.fill(6_000, type=f"'type/n' || n % {handlers}", status="'waiting'", **asleep)
+    if analyzed:
+        rows.all("ANALYZE tasks")
+    play.http._app.state.database = explained
+    attempts = await play.claim(slots=10, handlers=_handlers(handlers))
+    assert len(attempts) == 10
+    _check(explained, CLAIM, rows=20 * handlers + 100, blocks=700 + 20 * handlers)
+    await play.complete(attempts[0], "suspended", wait={"name": "w", "signal": "s"})
+    body = {"name": "s", "payload": 1, "signalKey": "k"}
+    assert (await play.http.producer.post(f"/v1/tasks/{attempts[0]['taskId']}/signals", json=body)).status_code == 201
+    _check(explained, ("complete.settle", "resume.resume", "signal.signal"), rows=20, blocks=80)
+    await play.sweep()
+    _check(explained, ("resume.groups", "ends.untold", "ends.cascades"), rows=3 * handlers + 10, blocks=20 * handlers + 50)
+
+
 @pytest.mark.parametrize(("settled", "delayed", "analyzed"), SIZES)
 async def test_b40_a_sweep_reads_what_is_due_and_nothing_else(
     play: Play, rows: Rows, explained: Explained, settled: int, delayed: int, analyzed: bool

@@ -23,6 +23,6 @@ Reading order:
     http        the edge, once for every function: keys, bodies, problem objects
     wire/       what comes in, validated; what goes out
     jsontext, canonical, reports        JSON that passes through exactly, and how two requests are compared
-    db, migrate                         the only ones that speak to Postgres
+    db, pipeline, migrate               the only ones that speak to Postgres
     background, settings, errors, ids, testpoint
 """

@@ -31,6 +31,7 @@ from psycopg.rows import namedtuple_row
 
 from .address import Address
 from .errors import Unavailable
+from .pipeline import Message, exchange
 from .testpoint import armed, testpoint
 
 log = logging.getLogger("interlock.db")
@@ -160,25 +161,12 @@ class Database:
         self, connection: psycopg.AsyncConnection[Row], steps: tuple[Step, ...], notify: Step | None
     ) -> list[list[Row]]:
         self.round_trips += 1
-        cursors: list[psycopg.AsyncCursor[Row]] = []
-        commit: psycopg.AsyncCursor[Row] | None = None
-        try:
-            # In autocommit mode everything up to the pipeline's sync is one transaction; an explicit BEGIN is only needed
-            # where a notice must follow the commit.
-            async with connection.pipeline():
-                if notify is not None:
-                    await connection.execute("BEGIN")
-                for step in steps:
-                    cursor = await connection.execute(step.text, step.params, prepare=self._prepare and step.prepare)
-                    cursors.append(cursor)  # each is needed as soon as it is sent: the next may raise
-                if notify is not None:
-                    commit = await connection.execute("COMMIT")
-                    await connection.execute(notify.text, notify.params, prepare=self._prepare)
-        except psycopg.Error as error:
-            if commit is None or commit.statusmessage != "COMMIT":
-                raise
-            log.warning("a hint was lost: %s", error)  # the work is stored; whoever waits for the hint polls
-        return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+        messages = [Message(step.text, step.params, self._prepare and step.prepare) for step in steps]
+        after = [Message(notify.text, notify.params, self._prepare)] if notify is not None else []
+        rows, lost = await exchange(connection, messages, after)
+        if lost is not None:
+            log.warning("a hint was lost: %s", lost)  # the work is stored; whoever waits for the hint polls
+        return rows
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[Row]]:

@@ -85,7 +85,10 @@ def migrate(database_url: str, folder: Path, opened: Callable[[Connection], None
             for name, value in _ROLE_SETTINGS.items():
                 connection.execute(
                     psycopg.sql.SQL("ALTER ROLE {} IN DATABASE {} SET {} = {}").format(
-                        psycopg.sql.Identifier(str(row[0])), psycopg.sql.Identifier(str(row[1])), psycopg.sql.Identifier(name), value
+                        psycopg.sql.Identifier(str(row[0])),
+                        psycopg.sql.Identifier(str(row[1])),
+                        psycopg.sql.Identifier(name),
+                        value,
                     )
                 )
     return applied

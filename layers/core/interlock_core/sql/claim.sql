@@ -167,10 +167,13 @@ h AS MATERIALIZED (
            (SELECT min(q.wake_at) FROM h CROSS JOIN LATERAL (
                 SELECT t.wake_at FROM tasks t WHERE t.project = %(project)s AND t.type = h.type AND t.schema_version = h.schema_version
                   AND t.pool = %(pool)s AND t.status = 'waiting' AND t.wake_at IS NOT NULL ORDER BY t.wake_at LIMIT 1) q) AS wake_at,
-           (SELECT min(t.lease_expires_at) FROM h JOIN tasks t ON t.project = %(project)s AND t.type = h.type
-                AND t.schema_version = h.schema_version AND t.pool = %(pool)s AND t.status = 'running') AS lease_at,
-           EXISTS (SELECT FROM h JOIN tasks t ON t.project = %(project)s AND t.type = h.type AND t.schema_version = h.schema_version
-                AND t.pool = %(pool)s AND t.status = 'queued' AND t.hold IS NULL) AS more
+           -- handler by handler, as all of these: a join may read everything that is ready to know that there is something
+           (SELECT min(q.lease_at) FROM h CROSS JOIN LATERAL (
+                SELECT min(t.lease_expires_at) AS lease_at FROM tasks t WHERE t.project = %(project)s AND t.type = h.type
+                  AND t.schema_version = h.schema_version AND t.pool = %(pool)s AND t.status = 'running') q) AS lease_at,
+           EXISTS (SELECT FROM h CROSS JOIN LATERAL (
+                SELECT t.id FROM tasks t WHERE t.project = %(project)s AND t.type = h.type AND t.schema_version = h.schema_version
+                  AND t.pool = %(pool)s AND t.status = 'queued' AND t.hold IS NULL LIMIT 1) q) AS more
 ), me AS MATERIALIZED (
     SELECT i.*, EXISTS (SELECT FROM tasks t WHERE t.project = %(project)s AND t.instance_id = %(instance_id)s
                           AND t.claim_id = %(claim_id)s AND t.status = 'running') AS got
