@@ -28,6 +28,7 @@ sql = statements("firings")
 
 SECONDS = 20.0
 BATCH = 200
+LOOKS = 3
 LEAST_AWAY = 15.0
 _encode = msgspec.json.Encoder().encode
 
@@ -40,9 +41,12 @@ async def fire_due(database: Database, settings: Settings, seconds: float = SECO
     """
     until = time.monotonic() + seconds
     done = {"fired": 0, "skipped": 0, "missed": 0, "broken": await _check_zones(database)}
+    looks = LOOKS
     while time.monotonic() < until:
         rows = await database.one(sql.due(limit=BATCH))
-        if not await _fire_rows(database, settings, rows, done):
+        # Nothing moved: others were quicker, or hold what is left. What they fired may have more behind it.
+        looks = LOOKS if await _fire_rows(database, settings, rows, done) else looks - 1
+        if not rows or not looks:
             await database.one(sql.done())
             break
     done["released"] = await previous.repair(database)

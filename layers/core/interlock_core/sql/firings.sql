@@ -24,7 +24,7 @@ FROM found f, clock ORDER BY f.project, f.owner, f.name
 SELECT s.project, s.owner, s.name, s.revision, s.cron, s.time_zone, s.every_seconds, s.anchor_at, s.next_due_at, s.overlap, s.catch_up,
        s.error, s.options, clock.now, (SELECT ticked_at FROM service) AS ticked_at
 FROM (SELECT app_now() AS now) clock, unnest(%(names)s::text[]) AS n(name)
-JOIN schedules s ON s.project = %(project)s AND s.owner = %(owner)s AND s.name = n.name
+CROSS JOIN LATERAL (SELECT * FROM schedules WHERE project = %(project)s AND owner = %(owner)s AND name = n.name LIMIT 1) s
 WHERE s.paused_at IS NULL AND s.error IS NULL AND s.next_due_at <= clock.now ORDER BY s.name
 
 -- :: lock

@@ -7,7 +7,8 @@
 SELECT s.*, (SELECT app_now()) AS now, l.due_at AS last_due_at, l.at AS last_at, l.outcome AS last_outcome, l.task_id AS last_task_id,
        l.missed AS last_missed
 FROM unnest(%(names)s::text[]) AS n(name)
-JOIN schedules s ON s.project = %(project)s AND s.owner = %(owner)s AND s.name = n.name
+-- one by its key at a time, whatever the statistics say
+CROSS JOIN LATERAL (SELECT * FROM schedules WHERE project = %(project)s AND owner = %(owner)s AND name = n.name LIMIT 1) s
 LEFT JOIN LATERAL (SELECT * FROM firings f WHERE f.project = s.project AND f.owner = s.owner AND f.name = s.name
                    ORDER BY f.due_at DESC LIMIT 1) l ON true
 
