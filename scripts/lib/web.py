@@ -57,6 +57,7 @@ class Web(uvicorn.Server):
                 http="httptools",
                 lifespan="off",
                 access_log=False,
+                proxy_headers=False,
                 log_config=None,
                 timeout_graceful_shutdown=GRACE_SECONDS,
                 timeout_keep_alive=75,  # longer than workers pause between two calls: a new connection costs them a round trip

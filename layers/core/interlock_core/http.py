@@ -32,6 +32,7 @@ from starlette.routing import Route, compile_path
 from . import jsontext, tickets
 from .address import Address
 from .db import Database
+from .dispatch import Api
 from .errors import (
     Internal,
     InvalidRequest,
@@ -157,7 +158,8 @@ def api(*endpoints: Endpoint, settings: Settings | None = None, elsewhere: Known
 
 def compose(routes: Sequence[Route], settings: Settings | None = None) -> Starlette:
     """An application of routes made by `api`, so that a local host serves them all flat."""
-    app = Starlette(routes=list(routes), exception_handlers={HTTPException: _no_route, Exception: _crashed})
+    app = Api(routes=list(routes), exception_handlers={HTTPException: _no_route, Exception: _crashed})
+    app.map_plain_paths(routes)
     app.router.redirect_slashes = False  # a path with a slash too many is another path, on every host
     app.state.settings = settings or Settings.from_environment()
     app.state.database = None
