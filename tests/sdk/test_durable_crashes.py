@@ -120,6 +120,50 @@ def test_a_worker_killed_inside_an_unsafe_step(live: Live, hook: str, how: str) 
     assert effects(live).count(f"charge={task.effect_scope}/charge") == (2 if how == "requeue" else 1)
 
 
+MAIL = """
+from pathlib import Path
+worker = TaskWorker(worker_id=TYPE.replace("/", "-"), drain_timeout=5)
+
+def find(inp, ctx):
+    sent = [path for path in Path(LOG).parent.parent.glob("process-*/log") if "sent" in path.read_text().split()]
+    note("asked")
+    return {"found": Happened("found"), "lost": DidNotHappen(), "unsure": CannotTell("the outbox is down")}[inp] if sent else CannotTell()
+
+@worker.handle(TYPE, 1, effect_safety="non-idempotent", lease=2, reconcile=find, isolation=os.environ.get("ISOLATION", "thread"))
+def send(inp, ctx):
+    note("sent")
+    if os.environ.get("DIE"):
+        os.kill(os.getpid(), 9)
+    return "sent"
+
+if __name__ != "__main__":
+    worker.run = lambda: None
+"""
+
+
+@pytest.mark.parametrize(("found", "result", "sent"), [("found", "found", 1), ("lost", "sent", 2), ("unsure", None, 1)])
+def test_a_whole_handler_that_was_killed_is_reconciled(live: Live, found: str, result: str | None, sent: int) -> None:
+    task_id = live.submit(found)
+    assert live.process(MAIL, DIE="1").wait(60) == -9
+    second = live.process(MAIL)
+    task = live.wait(task_id, 30)
+    assert (task.status, task.result) == ("succeeded" if result else "outcome-unknown", result)
+    notes = [note for path in live.folder.glob("process-*/log") for note in path.read_text().split()]
+    assert (notes.count("sent"), notes.count("asked")) == (sent, 1)
+    if result is None:
+        assert task.failure is not None
+        assert task.failure.message == "the outbox is down"
+        with Operator(client=live.client("operator")) as operator:
+            operator.resolve(task_id, "reconcile", note="it is up again")
+        second.wait_note("asked", 2)
+        live.wait_status(task_id, "outcome-unknown")
+
+
+def test_a_process_that_died_in_a_reconciling_handler_is_asked_about(live: Live) -> None:
+    live.process(MAIL, DIE="1", ISOLATION="process")
+    assert live.wait(live.submit("found"), 30).result == "found"
+
+
 def test_the_onboarding_example(live: Live, tmp_path: Path) -> None:
     examples = ROOT / "sdk" / "python" / "examples"
     keys = {"INTERLOCK_PRODUCER_KEY": live.service.key("task-producer"), "NAP": "0.5", "EFFECTS": str(tmp_path / "effects.txt")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from typing import Any
 
@@ -96,6 +97,28 @@ def test_unknown_names_the_step(live: Live) -> None:
     assert task.status == "outcome-unknown"
     assert task.failure is not None
     assert task.failure.details["step"] == "send"
+
+
+def test_b84_empty_values_are_kept_given_again_and_kept_by_a_rerun(live: Live) -> None:
+    values = [None, "", 0, False, [], {}]
+    calls: list[int] = []
+
+    def handler(inp: Any, ctx: TaskContext) -> Any:
+        found = [ctx.step(f"s{n}", lambda n=n: calls.append(n) or values[n]) for n in range(len(values))]
+        ctx.sleep(0.1)
+        ctx.step("last", lambda: None)
+        return found
+
+    live.start(handler, effect_safety="pure")
+    task = live.wait(live.submit({}))
+    assert task.result == values
+    assert [type(value) for value in task.result] == [type(value) for value in values]
+    assert calls == list(range(len(values)))
+    stored = {step.name: step for step in live.producer.steps(task.id)}
+    assert [stored[f"s{n}"].output for n in range(len(values))] == values
+    assert '"output":null' in json.dumps(stored["s0"].raw, separators=(",", ":"))
+    assert live.producer.rerun(task.id, from_step="last").result(timeout=20) == values
+    assert calls == list(range(len(values)))
 
 
 async def test_signals_and_steps_for_event_loops(live: Live) -> None:

@@ -174,6 +174,8 @@ class Children:
         how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
         text = f"the process of the handler {how}"
         log.error("task %s (%s): %s", attempt.task_id, attempt.handler.type, text)
+        if child.begun and attempt.handler.reconcile is not None:
+            return Release(attempt, text)  # the next attempt asks the hook first
         status = "unknown" if child.begun and attempt.handler.effect_safety == "non-idempotent" else "retryable"
         return report(attempt, status, write_error("PROCESS_DIED", text, {"exitCode": code}))
 

@@ -138,6 +138,8 @@ def conclude_stopped(attempt: Attempt, error: BaseException) -> Outcome | Releas
     unsafe = attempt.started and attempt.handler.effect_safety == "non-idempotent"
     if reason == "drain":
         return Release(attempt, "drain")
+    if reason == "lease-doubt" and attempt.handler.reconcile is not None:
+        return Release(attempt, "lease in doubt")  # the next attempt asks the hook first
     if unsafe and not said_clean:
         text = f"the handler was stopped ({reason}) after it had started; what it did outside is not known"
         return report(attempt, "unknown", write_error("STOPPED_UNSAFE", text))
