@@ -270,9 +270,40 @@ def interpret(program: Program) -> Callable[[Any, TaskContext], Any]:
     return handler
 
 
-def play_out(program: Program, interrupt: Callable[[Drive], None] | None = None) -> Drive:
+def interpret_sync(program: Program) -> Callable[[Any, TaskContext], Any]:
+    """The same, as a sync handler."""
+
+    def handler(inp: Any, ctx: TaskContext) -> Any:
+        seen: list[Any] = []
+        for place, (kind, n) in enumerate(program):
+            name = f"{kind}-{place}"
+            if kind in ("step", "pure"):
+                seen.append(ctx.step(name, lambda n=n: (n, None), effect_safety="idempotent" if kind == "step" else "pure"))
+            elif kind == "fail":
+                try:
+                    ctx.step(name, int, "x" * (n + 1))
+                except interlock.StepFailed as error:
+                    seen.append([error.code, error.message])
+            elif kind == "sleep":
+                ctx.sleep(n)
+            elif kind == "signal":
+                seen.append(ctx.wait_for_signal(f"go-{place}"))
+            elif kind == "timeout":
+                seen.append(ctx.wait_for_signal("never", timeout=n, default="default"))
+            elif kind == "children":
+                kids = [ctx.child("a/b", 1, [place, k]) for k in range(n)]
+                seen.append(ctx.gather(*kids, return_exceptions=bool(n % 2)))
+            else:
+                seen.append([ctx.step("loop", lambda k=k: k) for k in range(n)])
+                seen.append([ctx.step("beside", lambda k=k: k, key=f"{place}-{k}") for k in range(n)])
+        return seen
+
+    return handler
+
+
+def play_out(program: Program, interrupt: Callable[[Drive], None] | None = None, *, sync: bool = False) -> Drive:
     """The program's run to its end: each signal is sent when it is waited for, time passes when nothing else happens."""
-    run = drive(interpret(program), stubs={"a/b": lambda value: value}, retry=Retry(1000))
+    run = drive((interpret_sync if sync else interpret)(program), stubs={"a/b": lambda value: value}, retry=Retry(1000))
     if interrupt is not None:
         interrupt(run)
     for _ in range(200):
@@ -288,8 +319,8 @@ def play_out(program: Program, interrupt: Callable[[Drive], None] | None = None)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(programs, st.data())
-def test_an_interrupted_run_ends_as_an_uninterrupted_one(program: Program, data: st.DataObject) -> None:
+@given(programs, st.booleans(), st.data())
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(program: Program, sync: bool, data: st.DataObject) -> None:
     whole = play_out(program)
     assert whole.status == "succeeded", whole.failure
     steps = [name for name in whole.steps if whole.calls(name)]
@@ -304,7 +335,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(program: Program, data:
         for name, effect in within:
             run.crash_inside(name, effect=effect)
 
-    run = play_out(program, interrupt)
+    run = play_out(program, interrupt, sync=sync)
     assert (run.status, run.result) == (whole.status, whole.result), run.failure
     assert run.steps == whole.steps or sorted(run.steps) == sorted(whole.steps)
     for name in steps:

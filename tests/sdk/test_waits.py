@@ -265,7 +265,7 @@ def test_a_handler_that_returns_before_its_steps_end_is_told() -> None:
     assert run.steps == ["left"]
 
 
-def test_a_group_of_tasks_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_of_tasks_waits() -> None:
     if not hasattr(asyncio, "TaskGroup"):
         pytest.skip("asyncio.TaskGroup is newer than this Python")
 
@@ -279,6 +279,26 @@ def test_a_group_of_tasks_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     run.advance(10)
     run.signal("go", 1)
     assert run.result == [None, 1]
+
+
+def test_a_group_that_is_cut_off_by_a_wait_lets_its_steps_end() -> None:
+    if not hasattr(asyncio, "TaskGroup"):
+        pytest.skip("asyncio.TaskGroup is newer than this Python")
+
+    async def slow() -> str:
+        await asyncio.sleep(0.02)
+        return "sent"
+
+    async def handler(inp: Any, ctx: TaskContext) -> Any:
+        async with asyncio.TaskGroup() as group:
+            sent = group.create_task(ctx.step("send", slow, effect_safety="non-idempotent"))
+            group.create_task(ctx.sleep(10))
+        return sent.result()
+
+    run = drive(handler)
+    assert (run.status, run.steps) == ("waiting", ["send"])
+    run.advance(10)
+    assert (run.result, run.calls("send")) == ("sent", 1)
 
 
 # ---- handlers that must not be run twice

@@ -102,7 +102,7 @@ async def gather(run: Run, call: Call, children: Sequence[Child], return_excepti
     """The results of several, in order. Raises GatherFailed with all that came of them if one has none."""
     call.begun = True
     if not children:
-        call.done = True
+        call.finish()
         return []
     found = await wait_for(run, call, children)
     if not return_exceptions and any(isinstance(item, ChildFailed) for item in found):

@@ -212,7 +212,7 @@ class TaskContext:
         step = Step(fn, args, kwargs, safety, retry, reconcile)
         check_step(name, step, run.is_async)
         call = run.allot(name, key)
-        return run.begin(call, run_step(run, call, step))
+        return run.begin_lasting(call, lambda: run_step(run, call, step))
 
     def sleep(self, seconds: float | timedelta, *, name: str = "sleep") -> Any:
         """Go on so many seconds later, on whichever worker is free then; no slot is held meanwhile."""

@@ -209,7 +209,7 @@ class GatherFailed(InterlockError):
 class RunError(InterlockError):
     """A durable run cannot go on, since its program broke a rule or a limit; the task fails with `code`.
 
-    `REPEATED_NAME`, `STEP_IN_STEP`, `STEP_KIND_CHANGED`, `NOT_AWAITED`, `WAIT_NOT_ALLOWED`, `SUSPEND_SWALLOWED`, or the
+    `REPEATED_NAME`, `STEP_IN_STEP`, `STEP_KIND_CHANGED`, `NOT_AWAITED`, `WRONG_THREAD`, `WAIT_NOT_ALLOWED`, `SUSPEND_SWALLOWED`, or the
     code with which the service refused (`LIMIT_EXCEEDED`, `PAYLOAD_TOO_LARGE`, …). Catching it does not undo it.
     """
 

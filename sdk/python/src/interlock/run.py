@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,26 +29,31 @@ current_step: ContextVar[str | None] = ContextVar("interlock_step", default=None
 """The step whose function or hook runs here."""
 
 
-@dataclass(eq=False)
-class Call:
-    """One call of the context under a name of its own. `elsewhere`: not in the handler's own thread or task."""
-
-    name: str
-    elsewhere: bool
-    begun: bool = False
-    done: bool = False
-    coroutine: Coroutine[Any, Any, Any] | None = None
-
-
 @dataclass
 class Base:
-    """A name as it was given, and the calls that were made of it."""
+    """A name as it was given, and what is known of its calls: how many, and which have not ended."""
 
-    calls: list[Call] = field(default_factory=list)
+    count: int = 0
+    elsewhere: bool = False
+    pending: set[Call] = field(default_factory=set)
 
     def is_ordered(self, at_once: bool) -> bool:
         """Whether the next call of it is known to come after the others, on every replay."""
-        return all((call.done or at_once) and not call.elsewhere for call in self.calls)
+        return not self.elsewhere and (at_once or not self.pending)
+
+
+@dataclass(eq=False)
+class Call:
+    """One call of the context under a name of its own. `begun`: somebody has awaited it."""
+
+    name: str
+    base: Base
+    begun: bool = False
+    coroutine: Coroutine[Any, Any, Any] | None = None
+
+    def finish(self) -> None:
+        """It has ended, in whatever way."""
+        self.base.pending.discard(self)
 
 
 class Run:
@@ -140,19 +145,21 @@ class Run:
             if inside is not None:
                 self.fail(RunError("STEP_IN_STEP", f"{full!r} is called inside the step {inside!r}: a step holds no other"))
             known = self._bases.setdefault(full, Base())
-            if known.calls and key is not None:
+            if known.count and key is not None:
                 self.fail(RunError("REPEATED_NAME", f"{base!r} is called twice with the key {key!r}"))
-            if known.calls and (elsewhere or not known.is_ordered(at_once)):
+            if known.count and (elsewhere or not known.is_ordered(at_once)):
                 text = (
                     f"{base!r} is called again while another call of it runs, or from another thread or task: on a replay the "
                     "two could be taken for each other; give each a key (key=…) or a name of its own"
                 )
                 self.fail(RunError("REPEATED_NAME", text))
-            name, number = full, len(known.calls) + 1
+            name, number = full, known.count + 1
             while name in self._names or (number > 1 and name == full):
                 name, number = f"{full}-{max(number, 2)}", max(number, 2) + 1
-            call = Call(name, elsewhere)
-            known.calls.append(call)
+            call = Call(name, known)
+            known.count += 1
+            known.elsewhere = known.elsewhere or elsewhere
+            known.pending.add(call)
             self._names.add(name)
             return call
 
@@ -192,6 +199,28 @@ class Run:
         call.coroutine = coroutine
         return coroutine
 
+    def begin_lasting(self, call: Call, make: Callable[[], Coroutine[Any, Any, Result]]) -> Any:
+        """As `begin`, for what is not cut off where the handler is only unwound for a wait: its effects are on their way."""
+        return self.begin(call, make() if not self.is_async else self._last(call, make))
+
+    async def _last(self, call: Call, make: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        call.begun = True
+        inner = asyncio.ensure_future(make())
+        try:
+            return await asyncio.shield(inner)
+        except asyncio.CancelledError:
+            # A TaskGroup, say, cancels what runs beside a wait. Anything else that cancels a step means it.
+            while not inner.done():
+                if self.wait is None or self.attempt.stop_reason is not None:
+                    inner.cancel()
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait({inner})
+            if not inner.cancelled():
+                inner.exception()
+            raise
+        finally:
+            call.finish()
+
     @contextmanager
     def flight(self, call: Call) -> Iterator[None]:
         """Around what must have ended before the attempt does."""
@@ -202,7 +231,7 @@ class Run:
             yield
         finally:
             with self._lock:
-                call.done = True
+                call.finish()
                 self._flying -= 1
                 if not self._flying:
                     self._idle.notify_all()
@@ -227,10 +256,9 @@ class Run:
     def never_begun(self) -> list[str]:
         """The names of calls that nobody awaited; they are closed."""
         with self._lock:
-            calls = [call for base in self._bases.values() for call in base.calls]
-        left = [call for call in calls if not call.begun and not call.done]
+            left = [call for base in self._bases.values() for call in base.pending if not call.begun]
         for call in left:
-            call.done = True
+            call.finish()
             if call.coroutine is not None:
                 call.coroutine.close()
         return [call.name for call in left]

@@ -29,7 +29,7 @@ async def wait(run: Run, call: Call, condition: Mapping[str, Any]) -> Mapping[st
         if stored is None or not stored.final:
             run.suspend({"name": call.name, **condition})
     finally:
-        call.done = True
+        call.finish()
     output: Any = stored.output
     return output if isinstance(output, Mapping) else {}
 
