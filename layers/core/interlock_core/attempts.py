@@ -232,6 +232,8 @@ def _not_suspended(row: dict[str, Any], verdict: Row) -> Problem | None:
         return None
     if verdict.effect_safety == "non-idempotent":
         return InvalidRequest("a non-idempotent handler cannot wait: what it did so far could not be repeated", "/outcome")
+    if verdict.other_kind is not None:
+        return InvalidRequest(f"{verdict.other_kind!r} is the name of another step or child of this task", "/wait/name")
     if verdict.no_child is not None:
         return InvalidRequest(f"the task has no child named {verdict.no_child!r}", "/wait/children")
     if verdict.steps_stored >= MOST_STEPS:

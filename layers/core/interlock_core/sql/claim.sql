@@ -85,6 +85,9 @@ mine AS MATERIALIZED (
     UPDATE tasks t SET
         status = 'running', hold = NULL, fence = t.fence + 1, attempt_id = s.attempt_id, token_hash = decode(s.token, 'hex'),
         attempt_ended = false, attempt_expired = false, attempt_reported = false,
+        -- from here on the attempt before cannot come back: what that one was told is not needed any more
+        reconcile = CASE WHEN t.reconcile IS NOT NULL THEN json_build_object('attemptId', t.reconcile::json -> 'attemptId',
+                                                                             'reason', t.reconcile::json -> 'reason')::text END,
         worker_id = %(worker_id)s, instance_id = %(instance_id)s, claim_id = %(claim_id)s, effect_safety = h.safety, reconciles = h.asks,
         attempt_started_at = clock.now, started_at = coalesce(t.started_at, clock.now),
         max_attempts = coalesce(t.max_attempts, h.max_attempts, 5),
@@ -138,6 +141,7 @@ held AS MATERIALIZED (
         status = 'running', hold = NULL, failure = NULL, token_hash = decode(s.token, 'hex'),
         attempts = t.attempts - (held.status <> 'running' AND t.attempt_expired)::integer,
         attempt_expired = false,
+        reconcile = CASE WHEN t.reconcile::json ->> 'attemptId' = t.attempt_id::text THEN t.reconcile::json ->> 'told' ELSE t.reconcile END,
         lease_expires_at = least(clock.now + make_interval(secs => t.lease_seconds), t.deadline_at + interval '30 seconds'),
         journal_seq = t.journal_seq + (held.status <> 'running')::integer
     FROM held JOIN json_to_recordset(%(attempts)s::json) AS s(n integer, token text) ON s.n = held.n CROSS JOIN clock

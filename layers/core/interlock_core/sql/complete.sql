@@ -27,6 +27,7 @@ item AS MATERIALIZED (
       AND NOT t.attempt_ended AND t.status IN ('running', 'queued', 'outcome-unknown') AND i.epoch = (SELECT epoch FROM service)
       -- `explain` says why a suspension is not taken
       AND (i.outcome <> 'suspended' OR t.effect_safety <> 'non-idempotent' AND t.steps_stored < %(most_steps)s
+           AND NOT EXISTS (SELECT FROM steps s WHERE s.task_id = t.id AND s.name = i.wait ->> 'name' AND s.kind <> 'wait')
            AND NOT EXISTS (SELECT FROM json_array_elements_text(i.wait -> 'children') c(name)
                            WHERE NOT EXISTS (SELECT FROM steps s WHERE s.task_id = t.id AND s.name = c.name AND s.kind = 'child')))
 ), decided AS (
@@ -51,13 +52,18 @@ item AS MATERIALIZED (
         THEN json_build_object('code', 'ATTEMPT_TIMEOUT', 'message', 'the attempt ran longer than its timeout')
         WHEN 'suspended' THEN json_build_object('code', 'SUSPENDED', 'message', 'suspended 101 times in a row without a new step')
         ELSE json_build_object('code', m.error_code, 'message', m.message, 'details', m.details) END AS last) l
-    CROSS JOIN LATERAL attempt_end(m.outcome, safe_to_repeat(m.effect_safety, m.reconciles), m.open_steps > 0 OR m.asking_steps > 0 AND m.before + 1 >= m.max_attempts,
-        true, m.cancel_requested,
-        coalesce(m.deadline_at <= clock.now, false), m.before + 1 < m.max_attempts) r
+    CROSS JOIN LATERAL (SELECT coalesce(m.deadline_at <= clock.now, false) AS overdue) o
+    -- whether an attempt is left that asks what an open step did: a suspension is not counted, a stop for no reason ends the task
+    CROSS JOIN LATERAL (SELECT o.overdue, CASE WHEN m.outcome = 'suspended' THEN true
+                               WHEN m.outcome = 'cancelled' AND NOT m.cancel_requested AND NOT o.overdue THEN false
+                               ELSE m.before + 1 < m.max_attempts END AS asks) f
+    CROSS JOIN LATERAL attempt_end(m.outcome, safe_to_repeat(m.effect_safety, m.reconciles), m.open_steps > 0 OR m.asking_steps > 0 AND NOT f.asks,
+        true, m.cancel_requested, f.overdue, m.before + 1 < m.max_attempts) r
     CROSS JOIN LATERAL (SELECT r.status = 'waiting' AND m.releases >= 100 AS worn) w
-    CROSS JOIN LATERAL (SELECT CASE WHEN worn AND m.before + 1 >= m.max_attempts THEN 'failed' ELSE r.status END AS status,
-                               CASE WHEN worn AND m.before + 1 >= m.max_attempts THEN 'ATTEMPTS_EXHAUSTED' ELSE r.code END AS code,
-                               r.counts OR worn AS counts) e
+    CROSS JOIN LATERAL (SELECT w.worn AND m.before + 1 >= m.max_attempts AS last, m.asking_steps > 0 AS asking) x
+    CROSS JOIN LATERAL (SELECT CASE WHEN x.last AND x.asking THEN 'outcome-unknown' WHEN x.last THEN 'failed' ELSE r.status END AS status,
+                               CASE WHEN x.last AND x.asking THEN 'RELEASED_UNSAFE' WHEN x.last THEN 'ATTEMPTS_EXHAUSTED' ELSE r.code END AS code,
+                               r.counts OR w.worn AS counts) e
 ), moved AS (
     UPDATE tasks t SET
         status = d.status,
@@ -106,6 +112,7 @@ SELECT i.attempt_id, t.id IS NOT NULL AS found, i.epoch <> (SELECT epoch FROM se
        coalesce(e.report_hash = decode(i.report_hash, 'hex') AND e.token_hash = decode(i.token, 'hex')
                 AND (t.attempt_id <> i.attempt_id OR t.fence = i.fence), false) AS same_report,
        t.status, t.effect_safety, t.steps_stored,
+       (SELECT s.name FROM steps s WHERE s.task_id = t.id AND s.name = i.wait ->> 'name' AND s.kind <> 'wait') AS other_kind,
        -- a wait for children that were never submitted would never end
        (SELECT c.name FROM json_array_elements_text(i.wait -> 'children') c(name)
         WHERE NOT EXISTS (SELECT FROM steps s WHERE s.task_id = t.id AND s.name = c.name AND s.kind = 'child') LIMIT 1) AS no_child

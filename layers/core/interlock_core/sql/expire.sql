@@ -37,8 +37,9 @@ lapsed AS MATERIALIZED (  -- the whole rows as they were locked: a cancel that c
         finished_at = CASE WHEN d.status IN ('failed', 'cancelled') THEN clock.now END,
         attempts = t.attempts + d.counts::integer, releases = 0,
         attempt_expired = d.counts,
+        -- `told`: what the attempt itself was to find out, for the case that it comes back
         reconcile = CASE WHEN d.status = 'queued' AND t.effect_safety = 'non-idempotent'
-                         THEN json_build_object('attemptId', t.attempt_id, 'reason', d.why)::text ELSE t.reconcile END,
+                         THEN json_build_object('attemptId', t.attempt_id, 'reason', d.why, 'told', t.reconcile::json)::text ELSE t.reconcile END,
         attempt_ended = d.status IN ('failed', 'cancelled'),
         failure = CASE d.status
             WHEN 'outcome-unknown' THEN json_build_object('code', d.code, 'message', 'the lease ended without a report; the effect may have happened',

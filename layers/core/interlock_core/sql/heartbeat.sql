@@ -30,7 +30,7 @@ item AS MATERIALIZED (
         status = CASE WHEN d.recovered THEN 'running' ELSE t.status END,
         hold = CASE WHEN d.recovered THEN NULL ELSE t.hold END,
         failure = CASE WHEN d.recovered THEN NULL ELSE t.failure END,
-        reconcile = CASE WHEN d.recovered THEN NULL ELSE t.reconcile END,
+        reconcile = CASE WHEN d.recovered AND t.reconcile::json ->> 'attemptId' = t.attempt_id::text THEN t.reconcile::json ->> 'told' ELSE t.reconcile END,
         attempts = t.attempts - (d.recovered AND t.attempt_expired)::integer,
         attempt_expired = t.attempt_expired AND NOT d.recovered,
         attempt_reported = true,

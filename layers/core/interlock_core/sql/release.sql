@@ -31,7 +31,9 @@ item AS MATERIALIZED (
         started boolean, reason text, report_hash text, unheard boolean)
 ), mine AS MATERIALIZED (
     SELECT t.*, i.started, i.reason, i.report_hash, t.status <> 'running' AS recovered,
-           t.attempts - (t.status <> 'running' AND t.attempt_expired)::integer AS before
+           t.attempts - (t.status <> 'running' AND t.attempt_expired)::integer AS before,
+           -- what this attempt was to find out: its own expiry, if there was one, is taken back
+           CASE WHEN t.reconcile::json ->> 'attemptId' = t.attempt_id::text THEN t.reconcile::json ->> 'told' ELSE t.reconcile END AS told
     -- one row by its id at a time, in the order of the items (by id): no other plan, whatever the statistics say
     FROM item i CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = i.task_id FOR NO KEY UPDATE SKIP LOCKED) t
     WHERE t.project = %(project)s AND t.attempt_id = i.attempt_id AND t.fence = i.fence AND t.token_hash = decode(i.token, 'hex')
@@ -39,7 +41,7 @@ item AS MATERIALIZED (
       -- given back by its claim: only while nothing was heard of it, judged now that the row is locked
       AND NOT (coalesce(i.unheard, false) AND t.attempt_reported)
 ), decided AS (
-    SELECT m.id, m.before, m.recovered, m.started, m.reason, m.report_hash, e.status, e.counts OR worn AS counts,
+    SELECT m.id, m.before, m.recovered, m.told, m.started, m.reason, m.report_hash, e.status, e.counts OR worn AS counts,
            CASE WHEN e.counts THEN clock.now + make_interval(secs => backoff_seconds(m.before + 1, m.initial_delay_seconds, m.multiplier,
                                                                                  m.max_delay_seconds, m.jitter, random()))
                 -- not later than now: the release of a recovered attempt undoes the backoff of its expiry
@@ -55,11 +57,14 @@ item AS MATERIALIZED (
                    'attemptId', m.attempt_id)::text END AS failure
     FROM mine m CROSS JOIN clock
     CROSS JOIN LATERAL (SELECT safe_to_repeat(m.effect_safety, m.reconciles) AS safe, coalesce(m.deadline_at <= clock.now, false) AS overdue) f
-    CROSS JOIN LATERAL attempt_end('released', f.safe, m.open_steps > 0 OR m.asking_steps > 0 AND m.before + 1 >= m.max_attempts,
+    CROSS JOIN LATERAL attempt_end('released', f.safe, m.open_steps > 0 OR m.asking_steps > 0 AND f.overdue AND m.before + 1 >= m.max_attempts,
                                    m.started, m.cancel_requested, f.overdue, m.before + 1 < m.max_attempts) r
     CROSS JOIN LATERAL (SELECT r.status = 'queued' AND NOT r.counts AND m.releases >= 100 AS worn) w
-    CROSS JOIN LATERAL (SELECT CASE WHEN worn AND m.before + 1 >= m.max_attempts THEN 'failed' ELSE r.status END AS status,
-                               CASE WHEN worn AND m.before + 1 >= m.max_attempts THEN 'ATTEMPTS_EXHAUSTED' ELSE r.code END AS code, r.counts) e
+    -- the last attempt, though somebody was still to be asked what happened
+    CROSS JOIN LATERAL (SELECT w.worn AND m.before + 1 >= m.max_attempts AS last, m.open_steps + m.asking_steps > 0 OR m.told IS NOT NULL
+                            OR m.started AND m.effect_safety = 'non-idempotent' AS asking) x
+    CROSS JOIN LATERAL (SELECT CASE WHEN x.last AND x.asking THEN 'outcome-unknown' WHEN x.last THEN 'failed' ELSE r.status END AS status,
+                               CASE WHEN x.last AND x.asking THEN 'RELEASED_UNSAFE' WHEN x.last THEN 'ATTEMPTS_EXHAUSTED' ELSE r.code END AS code, r.counts) e
 ), moved AS (
     UPDATE tasks t SET
         status = d.status,
@@ -72,7 +77,7 @@ item AS MATERIALIZED (
         releases = CASE WHEN d.counts THEN 0 ELSE t.releases + 1 END,
         attempt_ended = true, attempt_expired = false,
         reconcile = CASE WHEN d.status = 'queued' AND d.started AND t.effect_safety = 'non-idempotent'
-                         THEN json_build_object('attemptId', t.attempt_id, 'reason', 'RELEASED')::text ELSE t.reconcile END,
+                         THEN json_build_object('attemptId', t.attempt_id, 'reason', 'RELEASED')::text ELSE d.told END,
         journal_seq = t.journal_seq + 1 + d.recovered::integer + (d.status <> 'queued')::integer
     FROM decided d, clock WHERE t.id = d.id
     RETURNING t.*, d.recovered, d.started AS had_started, d.reason, d.report_hash, clock.now AS at

@@ -10,6 +10,7 @@ SELECT t.id FROM tasks t WHERE t.project = %(project)s AND t.id = %(id)s FOR NO 
 WITH clock AS MATERIALIZED (SELECT app_now() AS now),
 before AS MATERIALIZED (
     SELECT t.*, s.name AS step, s.status = 'started' AS step_is_open, coalesce(s.reconciles, false) AS step_asks,
+           coalesce(s.effect_safety = 'non-idempotent', false) AS step_counts,
            n.name AS next_step
     FROM (SELECT * FROM tasks WHERE project = %(project)s AND id = %(id)s FOR NO KEY UPDATE) t
     LEFT JOIN steps s ON s.task_id = t.id AND s.name = %(step)s
@@ -35,9 +36,9 @@ before AS MATERIALIZED (
         attempt_ended = true, releases = 0,
         reconcile = CASE WHEN %(as)s = 'reconcile' AND t.effect_safety = 'non-idempotent'
                          THEN json_build_object('attemptId', t.attempt_id, 'reason', 'RESOLVED')::text END,
-        open_steps = CASE WHEN %(step)s::text IS NOT NULL THEN t.open_steps - (NOT b.step_asks)::integer
+        open_steps = CASE WHEN %(step)s::text IS NOT NULL THEN t.open_steps - (b.step_counts AND NOT b.step_asks)::integer
                           WHEN %(as)s = 'requeue' THEN 0 ELSE t.open_steps END,
-        asking_steps = CASE WHEN %(step)s::text IS NOT NULL THEN t.asking_steps - b.step_asks::integer
+        asking_steps = CASE WHEN %(step)s::text IS NOT NULL THEN t.asking_steps - (b.step_counts AND b.step_asks)::integer
                             WHEN %(as)s = 'requeue' THEN 0 ELSE t.asking_steps END,
         steps_bytes = t.steps_bytes + CASE WHEN %(step)s::text IS NOT NULL AND %(as)s = 'succeeded' THEN octet_length(%(result)s::text) ELSE 0 END,
         journal_seq = t.journal_seq + CASE WHEN %(step)s::text IS NULL AND %(as)s IN ('succeeded', 'failed') THEN 2 ELSE 1 END

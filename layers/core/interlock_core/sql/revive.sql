@@ -10,7 +10,8 @@ mine AS MATERIALIZED (
       AND NOT t.attempt_ended AND t.status IN ('queued', 'outcome-unknown') AND i.epoch = (SELECT epoch FROM service)
 ), moved AS (
     UPDATE tasks t SET
-        status = 'running', hold = NULL, failure = NULL, reconcile = NULL,
+        status = 'running', hold = NULL, failure = NULL,
+        reconcile = CASE WHEN t.reconcile::json ->> 'attemptId' = t.attempt_id::text THEN t.reconcile::json ->> 'told' ELSE t.reconcile END,
         attempts = t.attempts - t.attempt_expired::integer, attempt_expired = false, attempt_reported = true,
         lease_expires_at = least(clock.now + make_interval(secs => t.lease_seconds), t.deadline_at + interval '30 seconds'),
         journal_seq = t.journal_seq + 1

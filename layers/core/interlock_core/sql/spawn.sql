@@ -24,6 +24,8 @@ item AS MATERIALIZED (
         cascades = t.cascades OR NOT m.detached
     FROM mine m WHERE t.id = m.task_id AND m.verdict = 'stored'
     RETURNING t.id, t.journal_seq
+), heard AS (
+    UPDATE tasks t SET attempt_reported = true FROM mine m WHERE t.id = m.task_id AND m.verdict <> 'stored' AND NOT t.attempt_reported
 ), made AS (
     INSERT INTO tasks (id, project, type, schema_version, pool, status, hold, priority, input, tags, trace,
         concurrency_key, concurrency_limit, submitted, max_attempts, initial_delay_seconds, multiplier, max_delay_seconds, jitter,

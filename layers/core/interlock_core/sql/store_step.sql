@@ -15,7 +15,8 @@ WITH item AS MATERIALIZED (
            coalesce(s.tries, 0) + (i.status <> 'started')::integer AS tries,
            CASE WHEN s.kind <> 'step' THEN 'other-kind'
                 WHEN s.final THEN 'kept'
-                WHEN i.status = 'started' AND s.status = 'started' AND s.attempt_id = i.attempt_id THEN 'kept'
+                WHEN i.status = 'started' AND s.status = 'started' AND s.attempt_id = i.attempt_id AND s.reconciles = i.reconciles
+                     AND s.effect_safety = coalesce(i.effect_safety, s.effect_safety) THEN 'kept'
                 -- a repeat of a try that was counted already
                 WHEN i.status = 'failed' AND s.tries >= i.tries THEN 'kept'
                 WHEN s.name IS NULL AND t.steps_stored >= %(most_steps)s THEN 'too-many'
@@ -33,6 +34,8 @@ WITH item AS MATERIALIZED (
         asking_steps = t.asking_steps - (m.was_open AND m.was_asking)::integer + (m.opens AND m.reconciles)::integer
     FROM mine m WHERE t.id = m.id AND m.verdict = 'stored'
     RETURNING t.id, t.journal_seq
+), heard AS (
+    UPDATE tasks t SET attempt_reported = true FROM mine m WHERE t.id = m.id AND m.verdict <> 'stored' AND NOT t.attempt_reported
 ), stored AS (
     INSERT INTO steps (task_id, name, kind, seq, outcome_seq, status, final, effect_safety, reconciles, tries, output, error, attempt_id)
     SELECT m.id, m.name, 'step', c.journal_seq, CASE WHEN m.final THEN c.journal_seq END, m.status, m.final, m.safety, m.reconciles, m.tries, m.output, m.error, m.attempt_id

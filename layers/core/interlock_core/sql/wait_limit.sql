@@ -37,11 +37,12 @@ late AS MATERIALIZED (
         ORDER BY t.priority DESC, t.due_at, t.id  -- the order of the index to be walked
         LIMIT (SELECT 1 + 1000 / count(*) FROM g) FOR NO KEY UPDATE OF t SKIP LOCKED) t
 ), moved AS (
-    UPDATE tasks t SET status = CASE WHEN t.reconcile IS NOT NULL OR t.asking_steps > 0 THEN 'outcome-unknown' ELSE 'failed' END,
-        finished_at = CASE WHEN t.reconcile IS NOT NULL OR t.asking_steps > 0 THEN NULL ELSE clock.now END,
+    UPDATE tasks t SET status = CASE WHEN t.reconcile IS NOT NULL OR t.open_steps + t.asking_steps > 0 THEN 'outcome-unknown' ELSE 'failed' END,
+        finished_at = CASE WHEN t.reconcile IS NOT NULL OR t.open_steps + t.asking_steps > 0 THEN NULL ELSE clock.now END,
         journal_seq = t.journal_seq + 1, attempt_ended = true,
         failure = json_build_object('code', 'WORKER_WAIT_LIMIT',
-            'message', format('no online worker served %%s@%%s in pool %%s for %%s seconds', t.type, t.schema_version, t.pool, %(limit_seconds)s::double precision))::text
+            'message', format('no online worker served %%s@%%s in pool %%s for %%s seconds', t.type, t.schema_version, t.pool, %(limit_seconds)s::double precision),
+            'details', CASE WHEN t.open_steps + t.asking_steps > 0 THEN json_build_object('step', open_step(t.id)) END)::text
     FROM clock WHERE t.id = ANY(ARRAY(SELECT id FROM late))
     RETURNING t.*, clock.now AS at
 ), noted AS (
