@@ -124,7 +124,8 @@ def cron(expression: str, time_zone: str) -> Cron:
     try:
         next(_walk(found.expression, datetime(2000, 1, 1)))  # noqa: DTZ001  # a local time, as all that is walked through
     except CronSimError as error:
-        raise NoRule(f"the cron expression is not one: {str(error)[:1].lower()}{str(error)[1:]}") from None
+        told = str(error).replace("Bad ", "its ")
+        raise NoRule(f"the cron expression cannot be used: {told} is out of range, or makes a date that never comes") from None
     except StopIteration:
         raise NoRule("the cron expression names a date that never comes") from None
     return found

@@ -21,6 +21,7 @@ __all__ = [
     "ApiError",
     "AsyncKeys",
     "AsyncOperator",
+    "AsyncSchedules",
     "AsyncTaskHandle",
     "AsyncTaskProducer",
     "AsyncWatch",
@@ -54,6 +55,9 @@ __all__ = [
     "Retry",
     "Retryable",
     "RunError",
+    "Schedule",
+    "ScheduleOptions",
+    "Schedules",
     "SentSignal",
     "SpoolError",
     "SpoolLocked",
@@ -87,7 +91,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from interlock.async_operator import AsyncKeys, AsyncOperator
-    from interlock.async_producer import AsyncTaskHandle, AsyncTaskProducer, AsyncWatch
+    from interlock.async_producer import AsyncSchedules, AsyncTaskHandle, AsyncTaskProducer, AsyncWatch
     from interlock.children import Child
     from interlock.client import Client, ClientOptions
     from interlock.context import TaskContext, TaskLog
@@ -133,6 +137,7 @@ if TYPE_CHECKING:
     from interlock.reconciling import CannotTell, DidNotHappen, Happened
     from interlock.recorded import SentSignal, TaskChild, TaskStep
     from interlock.retry import Retry
+    from interlock.schedules import Schedule, ScheduleOptions, Schedules
     from interlock.submission import RerunOptions, Submission, SubmitOptions
     from interlock.tasks import Attempt, Failure, JournalEvent, Progress, Task
     from interlock.watching import Watch
@@ -142,7 +147,7 @@ else:
     # Hidden from type checkers, which would take any name for one of ours.
     _NAMES = {
         "async_operator": ("AsyncKeys", "AsyncOperator"),
-        "async_producer": ("AsyncTaskHandle", "AsyncTaskProducer", "AsyncWatch"),
+        "async_producer": ("AsyncSchedules", "AsyncTaskHandle", "AsyncTaskProducer", "AsyncWatch"),
         "children": ("Child",),
         "client": ("Client", "ClientOptions"),
         "context": ("TaskContext", "TaskLog"),
@@ -188,6 +193,7 @@ else:
         "reconciling": ("CannotTell", "DidNotHappen", "Happened"),
         "recorded": ("SentSignal", "TaskChild", "TaskStep"),
         "retry": ("Retry",),
+        "schedules": ("Schedule", "ScheduleOptions", "Schedules"),
         "submission": ("RerunOptions", "Submission", "SubmitOptions"),
         "testing": (),  # its names are its own: interlock.testing.drive
         "tasks": ("Attempt", "Failure", "JournalEvent", "Progress", "Task"),

@@ -17,6 +17,7 @@ from interlock.client import Client, ClientOptions
 from interlock.contract import TaskContract
 from interlock.errors import ApiError, Unreachable
 from interlock.producer import TaskHandle, TaskProducer, take_output, take_result
+from interlock.schedules import Schedules
 from interlock.submission import RerunOptions, Submission, SubmitOptions
 from interlock.tasks import JournalEvent, Task
 from interlock.threads import CallThreads, run_in
@@ -90,6 +91,22 @@ class AsyncTaskHandle(Generic[Out]):
         return self._producer.watch(self.id, after=after)
 
 
+class AsyncSchedules:
+    """Schedules, awaited: `AsyncTaskProducer.schedules`."""
+
+    def __init__(self, schedules: Schedules, threads: CallThreads) -> None:
+        self._sync = schedules
+        self._threads = threads
+
+    put = Awaited(Schedules.put)
+    get = Awaited(Schedules.get)
+    list = Streamed(Schedules.list)
+    delete = Awaited(Schedules.delete)
+    pause = Awaited(Schedules.pause)
+    resume = Awaited(Schedules.resume)
+    trigger = Awaited(Schedules.trigger)
+
+
 class AsyncTaskProducer:
     """TaskProducer for asyncio: the same arguments, calls and errors. May be used by several loops.
 
@@ -100,6 +117,7 @@ class AsyncTaskProducer:
     def __init__(self, url: str | None = None, key: str | None = None, **options: Unpack[ClientOptions]) -> None:
         self._sync = TaskProducer(url, key, **options)
         self._threads = CallThreads(CALLS)
+        self.schedules = AsyncSchedules(self._sync.schedules, self._threads)
         self._held = 0
         self._polling = 0
 

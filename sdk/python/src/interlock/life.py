@@ -46,6 +46,7 @@ class Plan:
     drain_timeout: float
     build: str | None
     handlers: tuple[Handler, ...]
+    schedules: tuple[Mapping[str, Any], ...] = ()
 
 
 class Life:
@@ -170,6 +171,8 @@ class Life:
         }
         if plan.build is not None:
             body["build"] = plan.build
+        if plan.schedules:
+            body["schedules"] = [*plan.schedules]
         self._register_due = False
         try:
             self._client.request(

@@ -16,6 +16,7 @@ from interlock.contract import TaskContract, make_submission
 from interlock.errors import ApiError, OutcomeUnknown, TaskCancelled, TaskFailed, Unreachable
 from interlock.reading import TaskFilter, fill, filter_to_wire, read_pages, task_path
 from interlock.recorded import SentSignal, TaskChild, TaskStep
+from interlock.schedules import Schedules
 from interlock.submission import RerunOptions, Submission, SubmitOptions, make_key, make_rerun, pack
 from interlock.tasks import JournalEvent, Task
 from interlock.waiting import StreamHost, Wait
@@ -90,7 +91,7 @@ class TaskHandle(Generic[Out]):
 
 
 class TaskProducer:
-    """Submits tasks and reads them. Thread-safe; safe after fork.
+    """Submits tasks and reads them; `schedules` submit by themselves. Thread-safe; safe after fork.
 
     URL and key (of kind `task-producer`) come from the arguments, else from `INTERLOCK_URL` and
     `INTERLOCK_PRODUCER_KEY`, else from the profile. the other options are those of ClientOptions. Every
@@ -100,6 +101,7 @@ class TaskProducer:
     def __init__(self, url: str | None = None, key: str | None = None, **options: Unpack[ClientOptions]) -> None:
         self.client = open_client("task-producer", url, key, **options)
         self._host = StreamHost(self.client)
+        self.schedules = Schedules(self.client)
 
     def __repr__(self) -> str:
         return f"TaskProducer(url={self.client.url!r})"

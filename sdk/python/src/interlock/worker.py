@@ -11,7 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from interlock.client import Client
 from interlock.contract import TaskContract
@@ -21,10 +21,14 @@ from interlock.isolated import is_child
 from interlock.isolation import check_isolated
 from interlock.life import Life, Plan
 from interlock.retry import Retry
+from interlock.schedules import ScheduleOptions, make_schedule
 from interlock.settings import state_folder
 from interlock.signals import Signals
 from interlock.spool import Spool, default_spool
 from interlock.submission import to_seconds
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -66,6 +70,7 @@ class TaskWorker:
         self._spool_folder = spool
         self._connection = (url, key, profile, ca)
         self._handlers: dict[tuple[str, int], Handler] = {}
+        self._schedules: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
         self._life: Life | None = None
         leave_to_parent(self)
@@ -125,6 +130,27 @@ class TaskWorker:
             return fn
 
         return register
+
+    def schedule(
+        self,
+        name: str,
+        type: str | TaskContract[Any, Any],
+        *given: Any,
+        **options: Unpack[ScheduleOptions],
+    ) -> None:
+        """Have the service submit a task again and again: `schedule(name, type, schema_version, input, cron=…)`.
+
+        Or `schedule(name, contract, input, …)`; the options are those of ScheduleOptions: `cron` and `time_zone`, or `every`,
+        and those of the task. The schedules belong to this worker ID: its registration replaces them, so that one which the
+        program no longer declares is gone with its next start. Raises ValueError for a name that is no name, or taken.
+        """
+        if not WORKER_ID_FORM.fullmatch(name):
+            raise ValueError(f"a schedule's name is letters, digits, '.', '_' and '-', at most 128, got {name!r}")
+        if name in self._schedules:
+            raise ValueError(f"there is a schedule {name} already")
+        if self._life is not None:
+            raise ValueError("schedules are declared before the worker starts")
+        self._schedules[name] = {"name": name, **make_schedule(type, *given, **options)}
 
     def run(self) -> None:
         """Serve until SIGTERM, Ctrl-C or `drain()`; a second signal makes the drain quicker.
@@ -195,7 +221,7 @@ class TaskWorker:
             spool = Spool(given) if given is not None else default_spool(state_folder() / self.worker_id)
             plan = Plan(
                 self.worker_id, self.instance_id, self.pool, self.max_concurrent, self.drain_timeout, self.build,
-                tuple(self._handlers.values()),
+                tuple(self._handlers.values()), tuple(self._schedules.values()),
             )  # fmt: skip
             self._life = life = Life(plan, client, spool)
         life.start()

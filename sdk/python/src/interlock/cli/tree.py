@@ -56,6 +56,18 @@ TREE: Mapping[str, Place] = {
             ),
         },
     ),
+    "schedules": Group(
+        "See, make, pause and trigger what is submitted by itself.",
+        {
+            "list": "schedules:list_schedules",
+            "show": "schedules:show",
+            "put": "schedules:put",
+            "delete": "schedules:delete",
+            "pause": "schedules:pause",
+            "resume": "schedules:resume",
+            "trigger": "schedules:trigger",
+        },
+    ),
     "worker": Group("Run workers.", {"run": "worker:run_worker"}),
     "workers": Group(
         "See the workers, drain them, forget them.",
