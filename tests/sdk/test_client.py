@@ -54,7 +54,7 @@ def test_b60_foreign_answers_are_survived_with_sane_pauses(scripted: ScriptedSer
 def test_the_service_says_what_may_be_repeated(scripted: ScriptedServer, pauses: list[float]) -> None:
     problem = {"code": "INTERNAL", "status": 500, "detail": "no luck", "retryable": False, "next": "Tell us.", "requestId": "r-9"}
     scripted.answer("POST", "/v1/tasks", Answer(500, problem))
-    with pytest.raises(ApiError, match=r"INTERNAL \(500\): no luck Tell us\. \(request r-9\)") as caught:
+    with pytest.raises(ApiError, match=r"INTERNAL \(500\): no luck\. Tell us\. \(request r-9\)") as caught:
         open_client(scripted).request("POST", "/v1/tasks", json={})
     assert (caught.value.code, caught.value.status, caught.value.retryable, caught.value.request_id) == (
         "INTERNAL",

@@ -122,9 +122,12 @@ class ApiError(InterlockError):
         text = self.detail or self.title
         if text:
             parts.append(f": {text}")
-        parts += [f" [{item.get('pointer', '')}: {item.get('message', '')}]" for item in self.errors[:5]]
+        # A single error's message is the detail itself, as a rule: its place is enough then.
+        for item in self.errors[:5]:
+            message = str(item.get("message", ""))
+            parts.append(f" [{item.get('pointer', '')}]" if message in text else f" [{item.get('pointer', '')}: {message}]")
         if self.next:
-            parts.append(f" {self.next}")
+            parts.append(f" {self.next}" if text.endswith((".", "!", "?")) and not self.errors else f". {self.next}")
         if self.request_id:
             parts.append(f" (request {self.request_id})")
         return "".join(parts)
@@ -139,8 +142,7 @@ class TaskError(InterlockError):
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        failure = task.failure
-        reason = f": {failure.code}: {failure.message}" if failure else ""
+        reason = f": {task.failure}" if task.failure else ""
         super().__init__(f"task {task.id} ({task.type}@{task.schema_version}) is {task.status}{reason}")
 
 

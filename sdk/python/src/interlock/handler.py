@@ -49,6 +49,9 @@ class Handler:
                 f"effect_safety is one of {', '.join(get_args(EffectSafety))}, got {self.effect_safety!r}: "
                 "pure has no effect outside, idempotent may be repeated, non-idempotent must not be"
             )
+        check_parameters(self.fn, "the handler")
+        if self.reconcile is not None:
+            check_parameters(self.reconcile, "the reconcile hook")
         if self.on_lease_doubt not in (None, *get_args(LeaseDoubt)):
             raise ValueError(f"on_lease_doubt is finish or cancel, got {self.on_lease_doubt!r}")
         if self.isolation not in get_args(Isolation):
@@ -117,6 +120,19 @@ def find_declared(fn: Any) -> Handler | None:
     """How a function was declared last, if it was."""
     found = getattr(fn, "__interlock__", None)
     return found if isinstance(found, Handler) else None
+
+
+def check_parameters(fn: Callable[..., Any], what: str) -> None:
+    """Raises TypeError where the function cannot be called with an input and a context: better now than for every task."""
+    try:
+        signature = inspect.signature(fn)
+    except ValueError:  # of a callable that does not tell
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        name = getattr(fn, "__name__", repr(fn))
+        raise TypeError(f"{what} {name}{signature} is called with two arguments, (input, ctx)") from None
 
 
 def check_type(type_: str, schema_version: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -69,6 +70,9 @@ class Submission:
 
     def to_wire(self) -> dict[str, Any]:
         """The request's fields. A submission without a key gets one, so that repeating the request is safe."""
+        if type(self.schema_version) is not int:
+            given = reprlib.repr(self.schema_version)
+            raise TypeError(f"the schema version is a whole number, got {given}: {self.type!r}, 1, input is their order")
         trace = {"traceparent": self.trace} if isinstance(self.trace, str) else self.trace
         fields: dict[str, Any] = {
             "type": self.type,

@@ -48,6 +48,11 @@ class Failure:
     details: Any = None
     attempt_id: str | None = None
 
+    def __str__(self) -> str:
+        """`CODE: message`, and what the last attempt failed of, where that is the cause."""
+        last = Failure.read(self.details.get("last")) if isinstance(self.details, Mapping) else None
+        return f"{self.code}: {self.message}" + (f"; the last one of {last}" if last is not None else "")
+
     @classmethod
     def read(cls, value: Any) -> Failure | None:
         """The failure in an answer; None for null."""

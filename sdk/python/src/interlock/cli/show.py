@@ -7,7 +7,7 @@ from typing import Any
 
 from interlock.cli.output import Output
 from interlock.cli.plain import shorten, to_json
-from interlock.tasks import read_time
+from interlock.tasks import Failure, read_time
 
 View = Mapping[str, Any]
 
@@ -26,10 +26,9 @@ def type_of(view: View) -> str:
 
 
 def failure_text(failure: Any) -> str:
-    """A failure as `CODE: message`."""
-    if not isinstance(failure, Mapping):
-        return ""
-    return f"{failure.get('code', '')}: {failure.get('message', '')}"
+    """A failure as `CODE: message`, and what the last attempt failed of."""
+    found = Failure.read(failure)
+    return str(found) if found is not None else ""
 
 
 def progress_text(progress: Any) -> str:
