@@ -73,7 +73,7 @@ def test_b63_what_a_claim_in_flight_brings_is_given_back(live: Live, make_proxy:
     proxy = make_proxy(live.url)
     worker = live.start(lambda inp, ctx: ran.append(inp), through=proxy)
     wait_until(lambda: proxy.count("POST", "/v1/claims") >= 1)
-    proxy.delay(2.0)
+    proxy.delay(1.0)
     task_id = live.submit(1, lease=60)
     live.wait_status(task_id, "running")
     drained = threading.Thread(target=worker.drain)
