@@ -106,6 +106,7 @@ async def test_b32_a_connection_that_falls_silent_is_replaced_within_the_budget(
     _use(play, on_the_way)
     await play.submit()
     monkeypatch.setattr(db, "CALL_SECONDS", 0.5)
+    monkeypatch.setattr(db, "CUT_SECONDS", 1.0)
     on_the_way.proxy.black_hole()
     answer = await asyncio.wait_for(play.submit_raw(idempotencyKey="k"), 10)
     assert (answer.status_code, answer.json()["code"]) == (503, "UNAVAILABLE")

@@ -224,7 +224,7 @@ async def serve(database: Database) -> AsyncIterator[Serve]:
             url: str | None = None,
             **settings: Any,
         ) -> Service:
-            app = build_app(Settings(database_url=url or database.url, function_wait_seconds=20, **settings))
+            app = build_app(Settings(database_url=url or database.address.find_now(), function_wait_seconds=20, **settings))
             app.state.database = database
             if url is not None:
                 app.state.database = Database(url, size=4)

@@ -40,7 +40,7 @@ async def test_a_host_of_both_answers_for_both(service: Service) -> None:
 
 
 async def test_b45_a_replaced_session_is_counted(service: Service) -> None:
-    with psycopg.connect(service.broadcaster.listener._url, autocommit=True) as connection:
+    with psycopg.connect(service.broadcaster.listener._address.find_now(), autocommit=True) as connection:
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'interlock stream'")
     await wait_until_async(lambda: service.broadcaster.listener.sessions == 2, 30)
     found = _read((await service.operator.get("/v1/metrics")).text)

@@ -49,7 +49,7 @@ async def listen_on() -> AsyncIterator[Callable[[str], Ears]]:
 
 
 async def test_it_hears_hints_and_not_its_own_proofs(database: Database, listen_on: Callable[[str], Ears]) -> None:
-    ears, other = listen_on(database.url), listen_on(database.url)
+    ears, other = listen_on(database.address.find_now()), listen_on(database.address.find_now())
     await ears.renewed(1)
     await other.renewed(1)
     sent = hints.payload("test", ready=[("demo/hello@1", "default", 1, 0.0)])
@@ -60,11 +60,12 @@ async def test_it_hears_hints_and_not_its_own_proofs(database: Database, listen_
 
 
 async def test_b45_a_listener_behind_a_black_hole_is_replaced(
-    database: Database, make_proxy: MakeProxy, listen_on: Callable[[str], Ears]
+    database: Database, make_proxy: MakeProxy, listen_on: Callable[[str], Ears], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No FIN, no RST: only the missing echo of its own notice tells."""
-    proxy = make_proxy(database.url)
-    ears = listen_on(_through(database.url, proxy.port))
+    monkeypatch.setattr(listen, "CONNECT_SECONDS", 1)
+    proxy = make_proxy(database.address.find_now())
+    ears = listen_on(_through(database.address.find_now(), proxy.port))
     await ears.renewed(1)
     proxy.black_hole()
     await wait_until_async(lambda: not ears.listener.listening, 10)
@@ -78,7 +79,7 @@ async def test_b45_a_session_without_its_subscription_is_replaced(
     database: Database, listen_on: Callable[[str], Ears], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The session answers every query, and hears nothing."""
-    ears = listen_on(database.url)
+    ears = listen_on(database.address.find_now())
     await ears.renewed(1)
     ask = ears.listener._ask
 
@@ -113,7 +114,7 @@ async def test_b45_a_replaced_listener_wakes_everyone_and_loses_no_work(service:
     service.broadcaster.listener._proof_seconds = 0.5
     streams = [await service.stream() for _ in range(3)]
     await service.submit(type="demo/else")
-    with psycopg.connect(service.broadcaster.listener._url, autocommit=True) as connection:
+    with psycopg.connect(service.broadcaster.listener._address.find_now(), autocommit=True) as connection:
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'interlock stream'")
     await wait_until_async(lambda: service.broadcaster.listener.sessions == 2, 30)
     for stream in streams:
@@ -124,11 +125,12 @@ async def test_b45_a_replaced_listener_wakes_everyone_and_loses_no_work(service:
 
 
 async def test_b45_a_stream_host_behind_a_black_hole_comes_back_by_itself(
-    serve: Serve, database: Database, make_proxy: MakeProxy
+    serve: Serve, database: Database, make_proxy: MakeProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its looks and its hints are cut off at once, without a word; others go on, and their work is found when it is back."""
-    proxy = make_proxy(database.url)
-    near, far = await serve(), await serve(url=_through(database.url, proxy.port))
+    monkeypatch.setattr(listen, "CONNECT_SECONDS", 1)
+    proxy = make_proxy(database.address.find_now())
+    near, far = await serve(), await serve(url=_through(database.address.find_now(), proxy.port))
     far.broadcaster.listener._proof_seconds = 0.5
     stream = await far.stream()
     proxy.black_hole()
@@ -140,18 +142,19 @@ async def test_b45_a_stream_host_behind_a_black_hole_comes_back_by_itself(
     assert not stream.ended
 
 
-async def test_work_is_found_while_no_hint_is_heard(service: Service) -> None:
+async def test_work_is_found_while_no_hint_is_heard(serve: Serve) -> None:
     """A hint that is lost is made good by the next look, long before a worker with a stream would poll."""
+    service = await serve(min_lease_seconds=2)  # so the regular look comes every second
     stream = await service.stream()
     service.broadcaster.listener._heard = lambda _: None
     await service.submit()
-    await stream.until("wake", timeout=7)
+    await stream.until("wake", timeout=3)
 
 
 async def test_b46_hints_are_small_and_what_does_not_fit_says_read_again(service: Service) -> None:
     types = [f"g{n}/" + "n" * 60 for n in range(300)]
     stream = await service.stream(types=f"{types[123]}@1")
-    ears = Ears(service.broadcaster.listener._url)
+    ears = Ears(service.broadcaster.listener._address.find_now())
     task = asyncio.create_task(ears.listener.run())
     await ears.renewed(1)
     batch = [{"type": types[n % 300], "schemaVersion": 1, "input": {}, "pool": "default"} for n in range(1000)]
@@ -173,7 +176,7 @@ def test_b46_a_hint_is_bounded_in_bytes_not_in_characters() -> None:
 async def test_b46_progress_and_logs_send_no_hint(service: Service, listen_on: Callable[[str], Ears]) -> None:
     await service.submit()
     (attempt,) = await service.claim("i")
-    ears = listen_on(service.broadcaster.listener._url)
+    ears = listen_on(service.broadcaster.listener._address.find_now())
     await ears.renewed(1)
     item = {name: attempt[name] for name in ("taskId", "attemptId", "fence", "leaseToken")}
     for number in range(5):

@@ -60,7 +60,7 @@ async def test_a_worker_that_falls_silent_is_told(serve: Serve) -> None:
     watch = await _observe(service)
     await service.claim("i")
     await watch.until("workers", timeout=5)
-    with psycopg.connect(service.broadcaster.listener._url, autocommit=True) as connection:
+    with psycopg.connect(service.broadcaster.listener._address.find_now(), autocommit=True) as connection:
         connection.execute("UPDATE instances SET last_seen = now() - interval '10 minutes'")
     await watch.until("workers", 2, timeout=5)
 
@@ -120,7 +120,7 @@ async def test_b50_ready_is_said_when_nothing_goes_unnoticed_any_more(service: S
 
 async def test_b45_consoles_read_again_when_hints_were_lost(service: Service) -> None:
     watch = await _observe(service)
-    with psycopg.connect(service.broadcaster.listener._url, autocommit=True) as connection:
+    with psycopg.connect(service.broadcaster.listener._address.find_now(), autocommit=True) as connection:
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'interlock stream'")
     await watch.until("re-read", timeout=20)
 

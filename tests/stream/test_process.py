@@ -88,7 +88,7 @@ async def test_b48_a_stop_ends_watchers_and_consoles_too(process: Process, datab
     """Also those that are behind, and those whose task goes on."""
     keys = await bootstrap(database, PROJECT, {})
     task_id = uuid.uuid4()
-    with psycopg.connect(database.url, autocommit=True) as connection:
+    with psycopg.connect(database.address.find_now(), autocommit=True) as connection:
         connection.execute(
             """INSERT INTO tasks (id, project, type, schema_version, pool, status, priority, input,
                                   created_at, due_at, effect_scope, journal_seq)

@@ -76,7 +76,7 @@ async def test_cancels_that_did_not_fit_a_hint_are_read_from_the_tasks(service: 
     holder = await service.stream()
     task = await service.submit()
     (attempt,) = await service.claim(holder.instance_id)
-    with psycopg.connect(database.url, autocommit=True) as connection:
+    with psycopg.connect(database.address.find_now(), autocommit=True) as connection:
         connection.execute("UPDATE tasks SET cancel_requested = true")
         connection.execute('SELECT pg_notify(\'interlock\', \'{"p":"test","cancel":"*"}\')')
     assert (await holder.until("cancel")).data == {"taskId": task["id"], "attemptId": attempt["attemptId"]}
@@ -85,7 +85,7 @@ async def test_cancels_that_did_not_fit_a_hint_are_read_from_the_tasks(service: 
 async def test_a_drain_reaches_every_instance_of_the_worker(service: Service, database: Database) -> None:
     drained = [await service.stream(workerId="old"), await service.stream(workerId="old")]
     other = await service.stream(workerId="new")
-    with psycopg.connect(database.url, autocommit=True) as connection:
+    with psycopg.connect(database.address.find_now(), autocommit=True) as connection:
         connection.execute('SELECT pg_notify(\'interlock\', \'{"p":"test","drain":["old"]}\')')
     for stream in drained:
         await stream.until("drain")
@@ -102,7 +102,7 @@ async def test_another_project_hears_nothing(service: Service, database: Databas
 
 async def test_a_payload_nobody_understands_harms_nothing(service: Service, database: Database) -> None:
     stream = await service.stream()
-    with psycopg.connect(database.url, autocommit=True) as connection:
+    with psycopg.connect(database.address.find_now(), autocommit=True) as connection:
         for payload in ("", "nonsense", "[]", '{"p":"test","ready":[1]}', '{"p":"test","later":1}'):
             connection.execute("SELECT pg_notify('interlock', %s)", (payload,))
     await service.submit()
@@ -122,15 +122,17 @@ async def test_a_revoked_key_ends_its_stream_within_five_seconds(service: Servic
 async def test_an_expired_key_ends_its_stream(service: Service, database: Database) -> None:
     key = await _make_key(service)
     stream = await service.stream(service.client_of(key["key"]))
-    with psycopg.connect(database.url, autocommit=True) as connection:
+    with psycopg.connect(database.address.find_now(), autocommit=True) as connection:
         connection.execute("UPDATE keys SET expires_at = now() WHERE id = %s", (key["id"],))
     await stream.until_ended(5)
     assert stream.count("revoked") == 0
 
 
-async def test_a_quiet_stream_is_kept_alive_by_comments(service: Service) -> None:
+async def test_a_quiet_stream_is_kept_alive_by_comments(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = await service.stream()
-    await wait_until_async(lambda: stream.comments >= 2, 16)
+    (connection,) = service.broadcaster.connections
+    monkeypatch.setitem(type(connection).keep_alive.__globals__, "KEEP_ALIVE_SECONDS", 3.0)
+    await wait_until_async(lambda: stream.comments >= 2, 4)
     assert [frame.event for frame in stream.frames] == ["ready"]
 
 

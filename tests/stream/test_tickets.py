@@ -44,7 +44,7 @@ async def test_a_ticket_is_for_its_path_and_time_and_any_use_takes_it(service: S
     await _refused(service, f"/v1/tasks/{other['id']}/stream", ticket)
     await _refused(service, path, ticket)
     late = (await _make(service, path))["ticket"]
-    with psycopg.connect(database.url, autocommit=True) as connection:
+    with psycopg.connect(database.address.find_now(), autocommit=True) as connection:
         connection.execute("UPDATE tickets SET expires_at = now()")
         await _refused(service, path, late)
         for _ in range(3):

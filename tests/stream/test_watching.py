@@ -155,7 +155,7 @@ async def test_b45_watchers_read_again_when_hints_were_lost(service: Service) ->
     hear, service.broadcaster.listener._heard = service.broadcaster.listener._heard, lambda _: None
     await service.complete(attempt)
     service.broadcaster.listener._heard = hear
-    with psycopg.connect(service.broadcaster.listener._url, autocommit=True) as connection:
+    with psycopg.connect(service.broadcaster.listener._address.find_now(), autocommit=True) as connection:
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'interlock stream'")
     await watch.until("end", timeout=20)
 
@@ -263,7 +263,7 @@ async def test_a_task_that_is_gone_ends_its_streams(service: Service, database: 
     task = await service.submit()
     watch = await service.watch(task["id"])
     await watch.until("submitted")
-    with psycopg.connect(database.url, autocommit=True) as connection:
+    with psycopg.connect(database.address.find_now(), autocommit=True) as connection:
         connection.execute("DELETE FROM journal")
         connection.execute("DELETE FROM tasks")
     await watch.until_ended(5)
@@ -275,7 +275,7 @@ async def test_a_journal_that_was_set_back_ends_its_streams_and_is_told_anew(ser
     _grow(database, task["id"], 3)
     watch = await service.watch(task["id"])
     await watch.until("log", 3)
-    with psycopg.connect(database.url, autocommit=True) as connection:
+    with psycopg.connect(database.address.find_now(), autocommit=True) as connection:
         connection.execute("DELETE FROM journal WHERE seq > 2")
         connection.execute("UPDATE tasks SET journal_seq = 2")
     await watch.until_ended(5)
@@ -290,8 +290,8 @@ async def test_b45_a_database_that_is_away_ends_no_watch(service: Service, datab
     (attempt,) = await service.claim("i")
     watch = await service.watch(task["id"])
     await watch.until("claimed")
-    with psycopg.connect(database.url.rpartition("/")[0] + "/postgres", autocommit=True) as connection:
-        name = database.url.rpartition("/")[2]
+    with psycopg.connect(database.address.find_now().rpartition("/")[0] + "/postgres", autocommit=True) as connection:
+        name = database.address.find_now().rpartition("/")[2]
         connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
         await wait_until_async(lambda: not service.broadcaster.listener.listening)
@@ -349,7 +349,7 @@ async def _journal(service: Service, task_id: str) -> list[dict[str, Any]]:
 
 
 def _grow(database: Database, task_id: str, events: int, size: int = 10) -> None:
-    with psycopg.connect(database.url, autocommit=True) as connection:
+    with psycopg.connect(database.address.find_now(), autocommit=True) as connection:
         connection.execute(
             """WITH t AS (UPDATE tasks SET journal_seq = journal_seq + %(n)s WHERE id = %(id)s RETURNING journal_seq)
                INSERT INTO journal (task_id, seq, at, kind, data)
