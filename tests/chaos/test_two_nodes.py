@@ -62,6 +62,7 @@ def test_1000_tasks_and_8_claimers_on_two_nodes(service: DevService, start_servi
         assert "Traceback" not in node.output.read_text()
 
 
+@pytest.mark.slow
 def test_no_claim_goes_over_a_concurrency_limit_on_two_nodes(service: DevService, start_service: StartService) -> None:
     second = start_service("--database-url", service.info["databaseUrl"])
     with service.client() as client:

@@ -67,6 +67,7 @@ def test_kill_9_loses_nothing_and_the_next_start_recovers_with_the_same_keys(ser
     assert not [pid for pid in below if is_alive(pid)]
 
 
+@pytest.mark.slow
 def test_kill_9_of_the_database_too_loses_nothing(service_with_database: DevService) -> None:
     service = service_with_database
     ids = [submit(service, f"n{n}") for n in range(20)]
@@ -138,6 +139,7 @@ def test_ctrl_c_and_a_closed_terminal_stop_it_too(service: DevService, number: i
     assert service.wait(10) == 0
 
 
+@pytest.mark.slow
 def test_the_demo_shows_a_real_task_and_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
     script = Path(__file__).resolve().parents[2] / "scripts" / "dev"
     output = tmp_path / "output"

@@ -93,7 +93,11 @@ def test_b11_a_short_outage_of_renewals_stops_nobody(live: Live, make_proxy: Mak
 
 @pytest.mark.parametrize(
     ("safety", "doubt", "reason"),
-    [("non-idempotent", None, "lease-doubt"), ("idempotent", "cancel", "lease-doubt"), ("pure", None, None)],
+    [
+        ("non-idempotent", None, "lease-doubt"),
+        ("idempotent", "cancel", "lease-doubt"),
+        pytest.param("pure", None, None, marks=pytest.mark.slow),
+    ],
 )
 def test_b11_a_long_outage_is_answered_as_declared(
     live: Live, make_proxy: MakeProxy, safety: str, doubt: str | None, reason: str | None
@@ -206,6 +210,7 @@ def crash(inp, ctx):
 """
 
 
+@pytest.mark.slow
 def test_b18_a_task_that_kills_its_worker_is_given_up(live: Live) -> None:
     task_id = live.submit(lease=1, retry=Retry(max_attempts=3, initial_delay=0.1))
     for lives in range(1, 4):
@@ -246,6 +251,7 @@ def hold(inp, ctx):
 """
 
 
+@pytest.mark.slow
 def test_a_killed_workers_task_moves_on_and_its_late_outcome_is_dropped(live: Live) -> None:
     spool = str(live.folder / "spool-9")
     dying = live.process(HOLD, SPOOL=spool, SAFETY="idempotent", NAME="first", DIE="yes")
@@ -263,6 +269,7 @@ def test_a_killed_workers_task_moves_on_and_its_late_outcome_is_dropped(live: Li
     assert live.kinds(task_id)[-1] == "late-report"
 
 
+@pytest.mark.slow
 def test_a_killed_workers_outcome_settles_a_task_that_nobody_may_repeat(live: Live) -> None:
     spool = str(live.folder / "spool-9")
     dying = live.process(HOLD, SPOOL=spool, SAFETY="non-idempotent", NAME="first", DIE="yes")
@@ -286,6 +293,7 @@ def work(inp, ctx):
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_stood_still_for_four_leases_takes_them_up_again(live: Live) -> None:
     process = live.process(STOPPED)
     task_id = live.submit(lease=1, retry=Retry(initial_delay=30))
