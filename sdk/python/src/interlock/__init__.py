@@ -3,11 +3,12 @@
     producer = TaskProducer();  producer.submit("demo/hello", 1, {"name": "Ada"}).result(timeout=60)
     worker = TaskWorker(worker_id="hello");  @worker.handle("demo/hello", 1, effect_safety="pure")
 
-To read: `producer` and `tasks` for who submits, `waiting` and `watching` for who wants to know, `async_producer` for event
-loops, `operator` for who is in charge, `contract` for typed tasks; `worker`, then `ledger` (what it holds), `exchange` (claim
-and report), `running` (handlers; `isolation` those in processes), `renewal` (leases), `stream` (hints), `spool` (outcomes on
-disk) for who runs; `client` below all. Of durable runs: `context` (what a handler calls), `run` (names, and the one way out),
-`steps`, `waits`, `children`, `handling` (around the handler), `port` (what a run asks of the service); `testing` for tests.
+To read: `producer` and `tasks` for who submits, `waiting` and `watching` for who wants to know, `operator` for who is in
+charge, `async_producer` and `async_operator` for event loops (`awaiting` makes their calls of the sync ones), `contract` for
+typed tasks; `worker`, then `ledger` (what it holds), `exchange` (claim and report), `running` (handlers; `isolation` those in
+processes), `renewal` (leases), `stream` (hints), `spool` (outcomes on disk) for who runs; `client` below all. Of durable
+runs: `context` (what a handler calls), `run` (names, and the one way out), `steps`, `waits`, `children`, `handling` (around
+the handler), `port` (what a run asks of the service); `testing` for tests.
 """
 
 from importlib import import_module
