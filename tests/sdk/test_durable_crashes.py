@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from interlock import Operator
+from interlock import Happened, Operator, Retry, TaskContext, TaskProducer, TaskWorker
 from sdk.live import Live
-from support.dev_service import ROOT
+from support.dev_service import ROOT, StartService
 from support.waiting import wait_until
 
 # each test starts one worker program after another, and waits for their leases to end
@@ -118,6 +120,40 @@ def test_a_worker_killed_inside_an_unsafe_step(live: Live, hook: str, how: str) 
     last = {"": "found", "succeeded": "by hand", "requeue": "charge"}[how]
     assert task.result == ["create", "welcome", "early", last], task.failure
     assert effects(live).count(f"charge={task.effect_scope}/charge") == (2 if how == "requeue" else 1)
+
+
+def test_a_service_killed_under_a_run(start_service: StartService, database_url: str, tmp_path: Path) -> None:
+    service = start_service("--database-url", database_url, INTERLOCK_SERVER_MIN_LEASE_SECONDS="1")
+    calls: list[int] = []
+    kills = threading.Semaphore(0)
+
+    def handler(inp: Any, ctx: TaskContext) -> Any:
+        def work(n: int) -> int:
+            calls.append(n)
+            if n % 3 == 1:
+                kills.release()  # the service dies while this runs, or while its value is on its way
+            return n
+
+        found = []
+        for n in range(9):
+            found.append(ctx.step(f"s{n}", work, n, effect_safety="non-idempotent", reconcile=Happened))
+            if n % 4 == 3:
+                ctx.sleep(0.2)
+        return found
+
+    worker = TaskWorker(worker_id="durable", url=service.url, key=service.key("task-worker"), spool=tmp_path / "spool")
+    worker.handle("test/durable", 1, effect_safety="pure", retry=Retry(20, initial_delay=0.1))(handler)
+    worker.start()
+    with TaskProducer(service.url, service.key("task-producer")) as producer:
+        task_id = producer.submit("test/durable", 1, None, lease=30).id
+        for _ in range(3):
+            assert kills.acquire(timeout=30)
+            service.kill()
+            service.restart()
+        task = producer.wait(task_id, timeout=60)
+        assert task.result == list(range(9)), task.failure
+    worker.drain(timeout=5)
+    assert calls == list(range(9))
 
 
 MAIL = """

@@ -215,6 +215,15 @@ async def test_it_works_inside_a_running_loop() -> None:
     assert run.arguments("charge") == [((ACCOUNT,), {})]
 
 
+def test_a_stub_stands_for_repeats_and_keys_of_its_name_and_for_no_other() -> None:
+    def handler(inp: Any, ctx: TaskContext) -> Any:
+        names = [("poll", None), ("poll", None), ("poll", "k"), ("poll-mail", None)]
+        return [ctx.step(name, lambda: "real", key=key) for name, key in names]
+
+    assert drive(handler, stubs={"poll": "stub"}).result == ["stub", "stub", "stub", "real"]
+    assert drive(handler, stubs={"poll": "stub", "poll-2": "second"}).result == ["stub", "second", "stub", "real"]
+
+
 def test_crashes_cost_attempts() -> None:
     run = drive(lambda inp, ctx: ctx.step("a", lambda: 1), retry=Retry(3))
     for _ in range(3):

@@ -130,6 +130,10 @@ class Exchange:
             else:
                 self._ledger.drop_claim(claim, 0.0)
             claim = None
+        if claim is not None and not self._ledger.may_claim():
+            if work.outcomes:
+                self._complete(work.outcomes, None)
+            return claim
         if work.outcomes:
             return self._complete(work.outcomes, claim)
         return self._claim(claim) if claim is not None else None

@@ -112,9 +112,11 @@ class Ledger:
             if pause <= 0:
                 return Work(self._take_outcomes(now), None if pending else self._plan_claim(now, True)), 0.0
             # A claim waits with them: it rides along, and must not keep this lane from them.
-            return (Work(), 0.0) if pending is not None else (None, min(wait, pause))
+            return (Work(), 0.0) if pending is not None and not self._lapsed(now) else (None, min(wait, pause))
         if self.ready:
             wait = min(wait, max(0.01, min(outcome.not_before for outcome in self.ready) - now))
+        if self._lapsed(now):
+            return None, min(wait, 0.5)  # a renewal may have ended it by then
         if pending is not None:
             return Work(), 0.0
         # One claim at a time, unless there is known to be more, or those on their way hang.
@@ -168,9 +170,22 @@ class Ledger:
         free = self.max_concurrent - len(self.running) - self._reserved
         return free > 0 and not self.draining and self.obstacle is None and len(self.ready) < MOST_UNSENT
 
+    def _lapsed(self, now: float) -> bool:
+        """Whether a lease held here has run out unrenewed, as after an outage.
+
+        Its task may lie in the queue again. A claim would take it, and end the attempt that runs here; renewed or reported
+        first, the attempt goes on as if nothing had been. Its renewal is on its way, or is tried again every few seconds.
+        """
+        return any(now >= held.renewed_at + held.lease_seconds and held.stop_reason != "stale" for held in self.held.values())
+
+    def may_claim(self) -> bool:
+        """Whether a claim that was planned may be sent now."""
+        with self.changed:
+            return not self._lapsed(clock.now())
+
     def _plan_claim(self, now: float, riding: bool) -> ClaimRequest | None:
         """A claim for the slots that are free, and its reservation; `riding` on a report, it costs no request."""
-        if not self._can_claim() or not (riding or now >= self._claim_at):
+        if not self._can_claim() or not (riding or now >= self._claim_at) or self._lapsed(now):
             return None
         handlers: list[dict[str, Any]] = []
         keys: list[tuple[str, int]] = []

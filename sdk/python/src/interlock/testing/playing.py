@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
+import re
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,7 +47,7 @@ class Plan:
 
     def find_stub(self, name: str) -> Any:
         """The stub of a step by its name, or by the one that it was numbered or keyed from; `Plan` itself where there is none."""
-        for known in (name, name.partition(":")[0], name.rpartition("-")[0]):
+        for known in (name, re.sub(r"-\d+$", "", name), name.partition(":")[0]):
             if known in self.stubs:
                 return self.stubs[known]
         return Plan
