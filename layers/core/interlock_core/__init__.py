@@ -16,6 +16,7 @@ Reading order:
     attempts    reports                                   → sql/heartbeat, complete, release
     leases      the scheduled sweep and retention         → sql/expire, promote, late_starts, wait_limit, sweep, retention
     admission   concurrency keys                          → sql/admit
+    schedules   what is submitted by itself, and when     → sql/schedules, firings, previous
     workers     registrations and instances               → sql/workers
     keys        who is calling, and what they may do      → sql/keys
     fleet, overview, doctor, metrics    what people look at
