@@ -14,7 +14,7 @@ NOW = {"jitter": 0, "initialDelaySeconds": 0}
 LOST = {"code": "LOST", "message": "no answer"}
 
 
-async def failure(play: Play, attempt: dict[str, Any]) -> tuple[str, str, Any]:
+async def failure(play: Play, attempt: dict[str, Any]) -> tuple[str, str | None, Any]:
     """(status, code, step) of the attempt's task."""
     task = await play.get(attempt["taskId"])
     found = task["failure"] or {}
@@ -144,3 +144,16 @@ async def test_a_claim_is_not_given_back_over_an_attempt_that_asked_for_what_is_
     answer = await play.http.worker.post("/v1/attempts/release", json=which)
     assert answer.json() == {"attempts": []}
     assert (await play.complete(again))["taskStatus"] == "succeeded"
+
+
+async def test_a_report_is_known_again_after_the_wait_limit(play: Play, runs: Runs, clock: Clock) -> None:
+    attempt = await play.run()
+    await play.release(attempt, started=True)
+    clock.advance(90_000)
+    await play.sweep()
+    assert (await failure(play, attempt))[1] == "WORKER_WAIT_LIMIT"
+    assert await play.release(attempt, started=True) == {
+        "attemptId": attempt["attemptId"],
+        "taskStatus": "queued",
+        "duplicate": True,
+    }

@@ -30,8 +30,8 @@ WHERE coalesce(s.seen, '-infinity') < (SELECT app_now()) - make_interval(secs =>
 WITH clock AS MATERIALIZED (SELECT app_now() AS now),
 g AS MATERIALIZED (SELECT * FROM json_to_recordset(%(groups)s::json) AS g(project text, type text, schema_version integer, pool text)),
 late AS MATERIALIZED (
-    SELECT t.id FROM clock, g CROSS JOIN LATERAL (
-        SELECT t.id FROM tasks t
+    SELECT t.* FROM clock, g CROSS JOIN LATERAL (
+        SELECT t.id, t.attempt_id IS NOT NULL AND NOT t.attempt_ended AS ends FROM tasks t
         WHERE t.project = g.project AND t.type = g.type AND t.schema_version = g.schema_version AND t.pool = g.pool
           AND t.status = 'queued' AND t.hold IS NULL AND t.due_at <= clock.now - make_interval(secs => %(limit_seconds)s)
         ORDER BY t.priority DESC, t.due_at, t.id  -- the order of the index to be walked
@@ -43,10 +43,11 @@ late AS MATERIALIZED (
         failure = json_build_object('code', 'WORKER_WAIT_LIMIT',
             'message', format('no online worker served %%s@%%s in pool %%s for %%s seconds', t.type, t.schema_version, t.pool, %(limit_seconds)s::double precision),
             'details', CASE WHEN t.open_steps + t.asking_steps > 0 THEN json_build_object('step', open_step(t.id)) END)::text
-    FROM clock WHERE t.id = ANY(ARRAY(SELECT id FROM late))
-    RETURNING t.*, clock.now AS at
+    FROM clock, late l WHERE t.id = l.id AND t.id = ANY(ARRAY(SELECT id FROM late))
+    RETURNING t.*, l.ends, clock.now AS at
 ), noted AS (
     INSERT INTO journal (task_id, seq, at, kind, data, ended_attempt, token_hash)
-    SELECT id, journal_seq, at, status, failure, attempt_id, token_hash FROM moved
+    -- an attempt that had ended keeps its own event: a repeat of its report is known by that
+    SELECT id, journal_seq, at, status, failure, CASE WHEN ends THEN attempt_id END, CASE WHEN ends THEN token_hash END FROM moved
 )
 SELECT id, project, status, concurrency_key, parent_id, cascades, schedule_owner, schedule_name FROM moved
