@@ -1,97 +1,150 @@
-"""The service in plain dicts and whole seconds: what every call must answer and lead to (docs/protocol.md, transitions)."""
+"""The service in plain dicts and whole seconds: what every call must answer and lead to (docs/protocol.md, sections 4 to 8)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
-SETTLED = ("succeeded", "failed", "cancelled")
-UNENDED = ("running", "queued", "outcome-unknown")
+from model.records import SETTLED, UNENDED, UNSAFE, Attempt, Refused, Step, Task
+from model.runs_model import Runs
+
+TYPES = ("demo/hello", "demo/child")
+STRICT = ("pure", "idempotent", UNSAFE)
+WAIT_LIMIT = 86_400
 
 
-class Refused(Exception):
-    """The call is refused with this code."""
-
-
-@dataclass
-class Attempt:
-    """One lease of one task."""
-
-    id: str
-    fence: int
-    safe: bool
-    started: int
-    lease_end: int
-    deadline: int | None
-    claim: str
-    tokens: int = 1  # how many were given: only the latest counts
-    reported: bool = False
-    expired: bool = False  # its expiry was counted
-    ended: bool = False
-    report: tuple[Any, ...] | None = None  # what ended it, where that was its own report
-    led_to: str = ""
-
-
-@dataclass
-class Task:
-    """One task; its events are counted by kind."""
-
-    id: str
-    order: int
-    priority: int
-    due: int
-    key: str | None
-    limit: int
-    max_attempts: int
-    delay: int
-    lease: int
-    timeout: int | None
-    start_deadline: int | None
-    status: str = "queued"
-    attempts: int = 0
-    fence: int = 0
-    cancel_requested: bool = False
-    code: str | None = None
-    attempt: Attempt | None = None
-    resolved: set[tuple[str, str]] = field(default_factory=set)
-
-
-class Model:
+class Model(Runs):
     """Every call either returns what is answered or raises Refused; `now` is moved by hand."""
 
     def __init__(self) -> None:
-        self.now = 0
-        self.tasks: dict[str, Task] = {}
+        super().__init__()
+        self.submits: dict[str, tuple[str, dict[str, Any]]] = {}  # by idempotency key: the task, and what was asked
+        self.builds: dict[str, str | None] = {}  # by worker id
+        self.handlers: dict[tuple[str, str], tuple[str, bool]] = {}  # (worker id, type) → effect safety, reconciles
+        self.gone: dict[str, bool] = {}  # instances of the second worker id: whether they ended
 
-    def submit(self, task_id: str, body: dict[str, Any]) -> None:
-        due = self.now + body.get("delaySeconds", 0)
-        within = body.get("startDeadlineSeconds")
-        self.tasks[task_id] = Task(
-            id=task_id,
-            order=len(self.tasks),
-            priority=body["priority"],
-            due=due,
-            key=body["concurrency"]["key"] if "concurrency" in body else None,
-            limit=body["concurrency"]["limit"] if "concurrency" in body else 0,
-            max_attempts=body["retry"]["maxAttempts"],
-            delay=body["retry"]["initialDelaySeconds"],
-            lease=body["leaseSeconds"],
-            timeout=body.get("timeoutSeconds"),
-            start_deadline=None if within is None else due + within,
-        )
+    # producers
+
+    def named(self, key: str | None, asked: dict[str, Any]) -> str | None:
+        """The task that the idempotency key names already."""
+        if key is None or key not in self.submits:
+            return None
+        task_id, before = self.submits[key]
+        if before != asked:
+            raise Refused("IDEMPOTENCY_CONFLICT")
+        return task_id
+
+    def submit(self, task_id: str, body: dict[str, Any], key: str | None = None) -> tuple[str, bool]:
+        """(the task, whether it was there before); `task_id` is what the service called a new one."""
+        if (known := self.named(key, body)) is not None:
+            return known, True
+        self.add(task_id, "demo/hello", body)
+        if key is not None:
+            self.submits[key] = (task_id, body)
+        return task_id, False
+
+    def rerun(
+        self, source: Task, new_id: str, from_step: str | None, key: str | None, *, keep_keys: bool = False
+    ) -> tuple[str, bool]:
+        """(the new task, whether it was there before)."""
+        asked = {"rerunOf": source.id, "fromStep": from_step, "keepEffectKeys": keep_keys}
+        if (known := self.named(key, asked)) is not None:
+            return known, True
+        if source.status not in SETTLED:
+            raise Refused("OUTCOME_UNKNOWN" if source.status == "outcome-unknown" else "TASK_NOT_FINISHED")
+        kept = self._kept(source, from_step)
+        task = self.add(new_id, source.type, {k: v for k, v in source.body.items() if k != "delaySeconds"})
+        task.rerun_of = source.id
+        task.effects = source.effects if keep_keys else new_id
+        for name, step in kept:
+            seq = task.note("step")
+            task.steps[name] = Step(
+                step.kind, seq, step.status, True, step.safety, step.reconciles, step.tries, step.output, seq, "", step.child, step.detached
+            )  # fmt: skip
+            task.big += isinstance(step.output, str) and len(step.output) > 1000
+        if key is not None:
+            self.submits[key] = (new_id, asked)
+        return new_id, False
+
+    def _kept(self, source: Task, from_step: str | None) -> list[tuple[str, Step]]:
+        """What was stored for good before the step's first event, in the order of the outcomes."""
+        if from_step is None:
+            return []
+        if from_step not in source.steps:
+            raise Refused("INVALID_REQUEST")
+        first = source.steps[from_step].seq
+        kept = [(name, step) for name, step in source.steps.items() if step.ended is not None and step.ended < first]
+        if any(step.child is not None and self.tasks[step.child].finished is None for _, step in kept):
+            raise Refused("TASK_NOT_FINISHED")
+        return sorted(kept, key=lambda item: item[1].ended or 0)
+
+    def cancel(self, task: Task) -> bool:
+        """Whether it was asked for before."""
+        if task.status in ("succeeded", "failed"):
+            raise Refused("TASK_FINISHED")
+        if task.status == "outcome-unknown":
+            raise Refused("OUTCOME_UNKNOWN")
+        return not self.ask_to_cancel(task)
+
+    # operators
+
+    def resolve(self, task: Task, verdict: str, attempt: Attempt, step: str | None, result: Any) -> bool:
+        """Whether the same verdict was given before."""
+        if step is not None and verdict == "reconcile":
+            raise Refused("INVALID_REQUEST")
+        mine = task.status == "outcome-unknown" and task.attempt is attempt
+        if mine and (step is None or (step in task.steps and task.steps[step].status == "started")):
+            task.resolved.add((attempt.id, verdict, step))
+            attempt.ended = True
+            task.releases = 0
+            task.note("resolved")
+            if step is None and verdict in ("succeeded", "failed"):
+                self._close(task, verdict, result)
+            else:
+                self._go_on(task, verdict, attempt, step, result)
+            return False
+        if (attempt.id, verdict, step) in task.resolved:
+            return True
+        raise Refused("INVALID_REQUEST" if mine else "TASK_NOT_UNKNOWN")
+
+    def _close(self, task: Task, verdict: str, result: Any) -> None:
+        task.move(verdict, self.now)
+        task.result = result
+        task.reconcile = None
+        task.fail(None if verdict == "succeeded" else "RESOLVED_FAILED")
+        task.note(verdict)
+        self.follow(task)
+
+    def _go_on(self, task: Task, verdict: str, attempt: Attempt, name: str | None, result: Any) -> None:
+        for step in [task.steps[name]] if name else task.steps.values():
+            if step.status == "started" and verdict != "reconcile":
+                step.status = "succeeded" if verdict == "succeeded" else "failed"
+                step.final = verdict != "requeue"
+                step.ended = len(task.journal) if step.final else None
+                step.tries += 1
+                step.output = result if verdict == "succeeded" else None
+        task.reconcile = (attempt.id, "RESOLVED") if verdict == "reconcile" and attempt.safety == UNSAFE else None
+        task.max_attempts = max(task.max_attempts, task.attempts + 1)
+        task.cancel_requested = False
+        unasked = [(s.seq, n) for n, s in task.steps.items() if s.open and not s.reconciles]
+        if name is not None and unasked:
+            task.fail(task.code, min(unasked)[1])
+            return
+        task.move("queued", self.now)
+        task.due = self.now
+        task.fail(None)
 
     # claims
 
-    def claimable(self) -> list[Task]:
+    def claimable(self, type_: str) -> list[Task]:
         """What a claim may hand out, best first, its keys not yet counted."""
-        found = [t for t in self.tasks.values() if t.status == "queued" and t.due <= self.now and not self._late(t)]
-        return sorted(found, key=lambda t: (-t.priority, t.due, t.order))
+        due = [t for t in self.tasks.values() if t.type == type_ and t.status == "queued" and t.due <= self.now]
+        return sorted((t for t in due if not self._late(t)), key=lambda t: (-t.body["priority"], t.due, t.order))
 
-    def best(self, slots: int) -> list[Task]:
+    def best(self, type_: str, slots: int) -> list[Task]:
         """What a claim hands out where every key's best tasks were let in."""
         held = self.held()
         found = []
-        for task in self.claimable():
+        for task in self.claimable(type_):
             if task.key is None or held.get(task.key, 0) < task.limit:
                 found.append(task)
                 if task.key is not None:
@@ -106,25 +159,36 @@ class Model:
                 counts[task.key] = counts.get(task.key, 0) + 1
         return counts
 
-    def start(self, task: Task, attempt_id: str, safe: bool, claim: str) -> Attempt:
-        """The claim leased this task."""
-        task.status, task.fence = "running", task.fence + 1
+    def start(self, task: Task, attempt_id: str, worker: str, handler: dict[str, Any], claim: str) -> Attempt:
+        """The claim leased this task: with what it said of its handler, or what its worker id registered if that is stricter."""
+        task.move("running", self.now)
+        task.fence += 1
+        task.note("claimed")
         if task.attempt is not None:
             task.attempt.ended = True
-        deadline = None if task.timeout is None else self.now + task.timeout
-        task.attempt = Attempt(attempt_id, task.fence, safe, self.now, self._lease_end(task, deadline), deadline, claim)
+        safety, asks = self.handlers.get((worker, task.type), ("pure", True))
+        safety = max(safety, handler["effectSafety"], key=STRICT.index)
+        timeout = task.body.get("timeoutSeconds")
+        deadline = None if timeout is None else self.now + timeout
+        task.attempt = Attempt(
+            id=attempt_id,
+            fence=task.fence,
+            safety=safety,
+            reconciles=asks and handler.get("reconciles", False),
+            told=task.reconcile,
+            lease_end=self.lease_end(task, deadline),
+            deadline=deadline,
+            claim=claim,
+        )
         return task.attempt
-
-    def _lease_end(self, task: Task, deadline: int | None) -> int:
-        return self.now + task.lease if deadline is None else min(self.now + task.lease, deadline + 30)
 
     def repeat(self, claim: str) -> list[tuple[Task, Attempt]]:
         """The claim's answer was lost: its current attempts, with leases renewed and other tokens."""
         found = []
         for task, attempt in self.open_attempts(claim):
             if task.status == "running" or attempt.deadline is None or attempt.deadline > self.now:
-                self._recover(task, attempt)
-                attempt.lease_end = self._lease_end(task, attempt.deadline)
+                self.recover(task, attempt)
+                attempt.lease_end = self.lease_end(task, attempt.deadline)
                 attempt.tokens += 1
                 found.append((task, attempt))
         return found
@@ -139,121 +203,63 @@ class Model:
         held = [(t, t.attempt) for t in self.tasks.values() if t.attempt is not None and t.attempt.claim == claim]
         return [(task, attempt) for task, attempt in held if not attempt.ended and task.status in UNENDED]
 
-    def expire(self) -> None:
-        """Settles the leases that ended; a claim does so first, a sweep too."""
-        for task in self.tasks.values():
-            attempt = task.attempt
-            if task.status != "running" or attempt is None or attempt.lease_end > self.now:
-                continue
-            overdue = attempt.deadline is not None and attempt.deadline <= self.now
-            before = task.attempts
-            task.attempts += 1
-            attempt.expired = True
-            if not attempt.safe:
-                task.status, task.code = "outcome-unknown", "ATTEMPT_TIMEOUT" if overdue else "LEASE_EXPIRED"
-            elif task.cancel_requested:
-                task.status = "cancelled"
-            elif task.attempts < task.max_attempts:
-                task.status, task.due = "queued", self.now + self._backoff(task, before + 1)
-            else:
-                task.status, task.code = "failed", "ATTEMPTS_EXHAUSTED"
-            attempt.ended = task.status in SETTLED
-
-    def sweep(self) -> None:
-        self.expire()
-        for task in self.tasks.values():
-            if task.status == "queued" and self._late(task):
-                task.status, task.code = "failed", "START_DEADLINE_EXCEEDED"
-
-    def _late(self, task: Task) -> bool:
-        return task.start_deadline is not None and task.fence == 0 and task.start_deadline <= self.now
-
-    # reports
-
     def heartbeat(self, task: Task, attempt: Attempt, token: int) -> str | None:
         """What the holder is told: None, `cancel` or `timeout`."""
-        self._check_current(task, attempt, token)
+        self.check_current(task, attempt, token)
         attempt.reported = True
         if attempt.deadline is not None and attempt.deadline <= self.now:
             return "timeout"
-        self._recover(task, attempt)
-        attempt.lease_end = self._lease_end(task, attempt.deadline)
+        self.recover(task, attempt)
+        attempt.lease_end = self.lease_end(task, attempt.deadline)
         return "cancel" if task.cancel_requested else None
 
-    def report(self, task: Task, attempt: Attempt, token: int, said: str, *given: Any) -> tuple[str, bool]:
-        """(status that it led to, whether it is a repeat) of an outcome, or of `released` with (started,)."""
-        report = (said, *given)
-        if attempt.report == report and attempt.tokens == token:
-            return attempt.led_to, True
-        self._check_current(task, attempt, token)
-        self._recover(task, attempt)
-        overdue = attempt.deadline is not None and attempt.deadline <= self.now
-        before = task.attempts
-        status, code, counts = self._end(task, attempt, said, bool(given and given[0]), overdue)
-        task.status, task.code = status, code
-        task.attempts += counts
-        if status == "queued":
-            task.due = self.now + self._backoff(task, before + 1) if counts else min(task.due, self.now)
-        attempt.ended, attempt.report, attempt.led_to = True, report, status
-        return status, False
+    def read(self, task: Task, attempt: Attempt, token: int, *, valid: bool = True) -> None:
+        """Whether the attempt may read what its task has stored; a lease comes before a cursor."""
+        self.check_current(task, attempt, token)
+        if not valid:
+            raise Refused("INVALID_CURSOR")
 
-    def _end(self, task: Task, attempt: Attempt, said: str, started: bool, overdue: bool) -> tuple[str, str | None, bool]:
-        again = ("queued", None, True) if task.attempts + 1 < task.max_attempts else ("failed", "ATTEMPTS_EXHAUSTED", True)
-        if said == "succeeded":
-            return "succeeded", None, False
-        if said in ("failed", "unknown"):
-            return "failed" if said == "failed" else "outcome-unknown", "BAD", False
-        if task.cancel_requested and (said != "released" or overdue or not started or attempt.safe):
-            return "cancelled", None, said == "retryable"
-        if said == "retryable":
-            return again if attempt.safe else ("failed", "RETRY_NOT_SAFE", True)
-        if overdue:
-            return again if attempt.safe else ("failed", "ATTEMPT_TIMEOUT", True)
-        if said == "cancelled":
-            return "failed", "CANCELLED_BY_HANDLER", False
-        return ("queued", None, False) if attempt.safe or not started else ("outcome-unknown", "RELEASED_UNSAFE", False)
+    def register(self, worker: str, build: str | None, *, replace: bool, safety: str, reconciles: bool, type_: str) -> None:
+        """The worker id serves this type, and nothing else."""
+        before = self.builds.get(worker)
+        if before is not None and build is not None and before > build and not replace:
+            raise Refused("WORKER_ID_CONFLICT")
+        self.builds[worker] = build
+        self.handlers = {k: v for k, v in self.handlers.items() if k[0] != worker} | {(worker, type_): (safety, reconciles)}
 
-    def _check_current(self, task: Task, attempt: Attempt, token: int) -> None:
-        if attempt.ended or attempt.tokens != token or task.attempt is not attempt or task.status not in UNENDED:
-            raise Refused("STALE_ATTEMPT")
+    def end_instance(self, name: str) -> bool:
+        """Whether the process of the second worker id had ended before."""
+        if name not in self.gone:
+            raise Refused("NOT_FOUND")
+        before, self.gone[name] = self.gone[name], True
+        return before
 
-    def _recover(self, task: Task, attempt: Attempt) -> None:
-        if task.status != "running":
-            task.status, task.code = "running", None
-            task.attempts -= attempt.expired
-        attempt.expired = False
+    # the sweep
 
-    def _backoff(self, task: Task, n: int) -> int:
-        return min(300, task.delay * 2 ** (n - 1))
+    def sweep(self) -> None:
+        """What a sweep settles, but for the wait limit."""
+        self.follow(*self.expire(*TYPES))
+        self.wake(*TYPES)
+        for task in list(self.tasks.values()):
+            if task.status == "queued" and self._late(task):
+                task.move("failed", self.now)
+                task.fail("START_DEADLINE_EXCEEDED")
+                task.note("failed")
+                self.follow(task)
 
-    # producers and operators
+    def starved(self) -> list[Task]:
+        """What nobody served for too long, once nobody was online for as long."""
+        return [t for t in self.tasks.values() if t.status == "queued" and t.due <= self.now - WAIT_LIMIT]
 
-    def cancel(self, task: Task) -> bool:
-        """Whether it was asked for before."""
-        if task.status in ("succeeded", "failed"):
-            raise Refused("TASK_FINISHED")
-        if task.status == "outcome-unknown":
-            raise Refused("OUTCOME_UNKNOWN")
-        if task.status == "cancelled" or (task.status == "running" and task.cancel_requested):
-            return True
-        task.cancel_requested = True
-        if task.status == "queued":
-            task.status = "cancelled"
-            if task.attempt is not None:
-                task.attempt.ended = True
-        return False
+    def starve(self, task: Task) -> None:
+        """The wait limit: failed, unless somebody was to be asked what an earlier attempt did."""
+        asks = task.reconcile is not None or task.is_open(False)
+        task.move("outcome-unknown" if asks else "failed", self.now)
+        task.fail("WORKER_WAIT_LIMIT", task.open_step() if asks else None)
+        task.note(task.status)
+        if task.attempt is not None:
+            task.attempt.ended = True
+        self.follow(task)
 
-    def resolve(self, task: Task, verdict: str, attempt: Attempt) -> bool:
-        """Whether the same verdict was given before."""
-        if task.status == "outcome-unknown" and task.attempt is attempt:
-            task.resolved.add((attempt.id, verdict))
-            attempt.ended = True
-            if verdict == "requeue":
-                task.status, task.due, task.code, task.cancel_requested = "queued", self.now, None, False
-                task.max_attempts = max(task.max_attempts, task.attempts + 1)
-            else:
-                task.status, task.code = verdict, None if verdict == "succeeded" else "RESOLVED_FAILED"
-            return False
-        if (attempt.id, verdict) in task.resolved:
-            return True
-        raise Refused("TASK_NOT_UNKNOWN")
+    def _late(self, task: Task) -> bool:
+        return task.start_deadline is not None and task.fence == 0 and task.start_deadline <= self.now
