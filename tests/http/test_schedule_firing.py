@@ -62,6 +62,9 @@ async def test_cancel_previous_waits_until_the_old_one_has_ended(timetable: Time
     assert (first["status"], first["cancelRequested"]) == ("running", True)
     assert second["waiting"]["reason"] == "previous-running"
     assert await play.claim(slots=5) == []
+    counted = read(await timetable.http.operator.get("/v1/task-types/demo/hello/1"))
+    assert (counted["queued"], counted["running"], counted["oldestDueAgeSeconds"]) == (1, 1, None)
+    assert read(await timetable.http.operator.get("/v1/doctor"))["queueDepth"] == 1
     await timetable.tick(60)  # the one that waited gives way to the next
     first, second, third = await timetable.tasks()
     assert (second["status"], third["waiting"]["reason"]) == ("cancelled", "previous-running")

@@ -148,6 +148,7 @@ def test_debts_are_told(offline: Cli, scripted: ScriptedServer) -> None:
     settings = scripted_service(
         scripted, 0.0, debts=debts, queueDepth=7, onlineWorkers=0, outcomeUnknown=4, lastSweepAt="2026-01-01T00:00:00Z",
         lastRetentionAt=None, oldestTransactionSeconds=900, streamLagSeconds=30,
+        brokenSchedules=[{"owner": "reporter", "name": "nightly", "message": "the time zone 'Mars/Base' is not known", "at": None}],
     )  # fmt: skip
     done = offline.run("tasks", "doctor", "--json", env=settings)
     assert done.code == 12
@@ -155,8 +156,9 @@ def test_debts_are_told(offline: Cli, scripted: ScriptedServer) -> None:
     severe = {name: finding["severity"] for name, finding in found.items() if finding["severity"] != "ok"}
     assert severe == {
         "queue": "warning", "unknown": "warning", "debts": "error", "sweep": "error", "retention": "warning", "database": "warning",
-        "stream lag": "warning",
+        "stream lag": "warning", "schedules": "error",
     }  # fmt: skip
+    assert "nightly of reporter does not fire: the time zone 'Mars/Base'" in found["schedules"]["fact"]
     assert "7 tasks are due" in found["queue"]["fact"]
     assert "interlock tasks resolve" in found["unknown"]["next"]
 

@@ -94,8 +94,10 @@ SELECT u.type, u.schema_version FROM (
 WITH clock AS MATERIALIZED (SELECT app_now() AS now),
 names AS MATERIALIZED (SELECT * FROM json_to_recordset(%(names)s::json) AS n(type text, schema_version integer)),
 blocked AS MATERIALIZED (  -- this index starts with the key, so one pass serves all types
-    SELECT t.type, t.schema_version, count(*) AS tasks, min(t.due_at) AS oldest FROM tasks t
-    WHERE t.project = %(project)s AND t.status = 'queued' AND t.hold = 'concurrency' GROUP BY 1, 2
+    SELECT t.type, t.schema_version, count(*) AS tasks, min(t.gated) AS oldest FROM (
+        SELECT type, schema_version, due_at AS gated FROM tasks WHERE project = %(project)s AND status = 'queued' AND hold = 'concurrency'
+        UNION ALL  -- what waits for an earlier task of its schedule is not late
+        SELECT type, schema_version, NULL FROM tasks WHERE project = %(project)s AND status = 'queued' AND hold = 'previous') t GROUP BY 1, 2
 ), attention AS MATERIALIZED (
     SELECT t.type, t.schema_version, count(*) FILTER (WHERE t.status = 'waiting') AS waiting,
            count(*) FILTER (WHERE t.status = 'outcome-unknown') AS unknown FROM tasks t
@@ -155,7 +157,9 @@ due AS MATERIALIZED (
     SELECT count(*) AS tasks, min(t.due_at) AS oldest FROM (
         SELECT due_at FROM tasks WHERE project = %(project)s AND status = 'queued' AND hold IS NULL
         UNION ALL
-        SELECT due_at FROM tasks WHERE project = %(project)s AND status = 'queued' AND hold = 'concurrency') t
+        SELECT due_at FROM tasks WHERE project = %(project)s AND status = 'queued' AND hold = 'concurrency'
+        UNION ALL
+        SELECT NULL FROM tasks WHERE project = %(project)s AND status = 'queued' AND hold = 'previous') t
 ), transactions AS MATERIALIZED (
     SELECT pid, application_name, state, extract(epoch FROM clock_timestamp() - xact_start)::double precision AS seconds
     FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL

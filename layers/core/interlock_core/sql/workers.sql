@@ -72,7 +72,14 @@ WITH h AS MATERIALIZED (
             WHERE t.project = %(project)s AND t.type = h.type AND t.schema_version = h.schema_version AND t.status = 'queued'
               AND t.hold = 'concurrency' AND t.started_at IS NULL
               AND (t.start_deadline_seconds IS NULL OR t.start_deadline_seconds > h.start_deadline_seconds)
-            LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED) blocked) q
+            LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED) blocked
+        UNION ALL
+        SELECT * FROM (
+            SELECT t.id FROM tasks t
+            WHERE t.project = %(project)s AND t.type = h.type AND t.schema_version = h.schema_version AND t.status = 'queued'
+              AND t.hold = 'previous' AND t.started_at IS NULL
+              AND (t.start_deadline_seconds IS NULL OR t.start_deadline_seconds > h.start_deadline_seconds)
+            LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED) behind) q
 )
 UPDATE tasks t SET start_deadline_seconds = l.start_deadline_seconds,
     start_deadline_at = t.due_at + make_interval(secs => l.start_deadline_seconds)

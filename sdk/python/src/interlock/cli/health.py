@@ -33,6 +33,11 @@ def check_health(account: Mapping[str, Any]) -> Iterator[Finding]:
         )
         yield warn("unknown", f"{count} tasks have an unknown outcome and wait for a person", advice)
     yield from check_debts(debts, outbox)
+    for broken in account.get("brokenSchedules") or ():
+        owner = broken.get("owner")
+        place = f"the schedule {broken.get('name')} of {owner}" if owner else f"the schedule {broken.get('name')}"
+        advice = "Put it again with a rule and a time zone that the service knows: interlock schedules put."
+        yield fault("schedules", f"{place} does not fire: {broken.get('message')}", advice)
     yield from check_schedules(account)
 
 
