@@ -79,7 +79,8 @@ async def test_b84_a_null_payload_is_a_signal_and_no_time_out(play: Play, runs: 
     attempt = await play.run()
     await runs.suspend(attempt, "w", signal="go", afterSeconds=10)
     await runs.signal(attempt["taskId"], "go", None)
-    assert outputs(again := await runs.again()) == {"w": {"signal": None}}
+    again = await runs.again()
+    assert outputs(again) == {"w": {"signal": None}}
     await runs.suspend(again, "late", signal="go", afterSeconds=10)
     clock.advance(11)
     assert outputs(await runs.again())["late"] == {"timedOut": True}
