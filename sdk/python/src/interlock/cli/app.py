@@ -13,6 +13,7 @@ from interlock.cli import nothing
 from interlock.cli.exits import CommandFailed, ExitCode, exit_code, exit_table
 from interlock.cli.options import HELP
 from interlock.cli.output import Output
+from interlock.cli.plain_values import convert_late
 from interlock.cli.session import show_traceback
 from interlock.cli.streams import OutputClosed
 from interlock.cli.tree import TREE, Commands
@@ -55,7 +56,7 @@ def build(ready: Callable[[], None] = nothing) -> Any:
         context_settings=HELP,
     )
     app.callback()(start)
-    root: Any = typer.main.get_command(app)
+    root = convert_late(typer.main.get_command(app))
     root.commands = Commands(TREE, ready)
     return root
 

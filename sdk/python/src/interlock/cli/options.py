@@ -12,6 +12,7 @@ import typer
 
 from interlock.cli.completion import offer_profiles
 from interlock.cli.exits import CommandFailed, ExitCode
+from interlock.cli.plain_values import convert_late
 from interlock.cli.session import Session
 from interlock.cli.values import read_duration
 
@@ -92,4 +93,4 @@ def make_command(name: str, function: Callable[..., Any], ready: Callable[[], No
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=HELP)
     app.command(name)(run)
-    return typer.main.get_command(app)
+    return convert_late(typer.main.get_command(app))

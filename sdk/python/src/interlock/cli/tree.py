@@ -13,6 +13,7 @@ from typing import Any, Union
 from typer.core import TyperGroup
 
 from interlock.cli.options import HELP, make_command
+from interlock.cli.plain_values import convert_late
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,9 @@ class Commands(Mapping[str, Any]):
     def _make(self, name: str, place: Place) -> Any:
         if isinstance(place, Group):
             below: Any = Commands(place.places, self._ready)
-            return TyperGroup(
+            group = TyperGroup(
                 name=name, commands=below, help=place.help, no_args_is_help=True, rich_markup_mode=None, context_settings=HELP
             )
+            return convert_late(group)
         module, _, function = place.partition(":")
         return make_command(name, getattr(import_module(f"interlock.cli.{module}"), function), self._ready)
