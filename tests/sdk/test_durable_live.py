@@ -205,9 +205,9 @@ def test_many_large_steps_resume_and_all_children_arrive(live: Live) -> None:
 
         def make(n: int) -> str:
             calls.append(n)
-            return str(n) * (200_000 // len(str(n)))
+            return str(n) * (204_800 // len(str(n)))
 
-        total = sum(len(ctx.step(f"s{n}", make, n)) for n in range(250))
+        total = sum(len(ctx.step(f"s{n}", make, n)) for n in range(300))
         ctx.sleep(0.1)
         kids = ctx.gather(*[ctx.child(live.type, 1, "child", name=f"kid-{n}") for n in range(200)])
         return [total, sum(map(len, kids))]
@@ -216,4 +216,4 @@ def test_many_large_steps_resume_and_all_children_arrive(live: Live) -> None:
     task = live.wait(live.submit({}, lease=30), 100)
     assert task.failure is None
     assert task.result[1] == 200 * 20_000
-    assert sorted(calls) == list(range(250))
+    assert sorted(calls) == list(range(300))
