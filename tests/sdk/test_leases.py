@@ -130,6 +130,36 @@ def test_b11_a_long_outage_is_answered_as_declared(
     assert wait_until(lambda: not live.spooled())
 
 
+@pytest.mark.parametrize("ends", ["in the outage", "after it"])
+def test_after_an_outage_a_worker_claims_nothing_that_it_still_holds(live: Live, make_proxy: MakeProxy, ends: str) -> None:
+    proxy = make_proxy(live.url)
+    started, go = threading.Event(), threading.Event()
+    ran: list[int] = []
+
+    def work(inp: Any, ctx: TaskContext) -> int:
+        ran.append(ctx.attempt)
+        started.set()
+        assert go.wait(30)
+        return ctx.attempt
+
+    live.start(work, through=proxy, effect_safety="pure")
+    task_id = live.submit(lease=1, retry=Retry(initial_delay=0.1))
+    assert started.wait(15)
+    proxy.cut()
+    if ends == "in the outage":
+        go.set()
+        wait_until(live.spooled, 20)
+    live.wait_status(task_id, "queued")
+    proxy.restore()
+    if ends == "after it":
+        live.wait_status(task_id, "running")
+        go.set()
+    task = live.wait(task_id)
+    assert (task.result, task.attempts, ran) == (1, 0, [1])
+    assert live.kinds(task_id).count("claimed") == 1
+    assert live.wait(live.submit(lease=1)).result == 1  # it claims again
+
+
 @pytest.mark.slow
 def test_b15_renewals_outlive_the_garbage_collector(live: Live) -> None:
     done = threading.Event()
@@ -295,11 +325,13 @@ def work(inp, ctx):
 
 @pytest.mark.slow
 def test_a_process_that_stood_still_for_four_leases_takes_them_up_again(live: Live) -> None:
+    """Its task lies in the queue again by then, and its own claims must not take it from the attempt that runs here."""
     process = live.process(STOPPED)
-    task_id = live.submit(lease=1, retry=Retry(initial_delay=30))
+    task_id = live.submit(lease=1, retry=Retry(initial_delay=0.1))
     process.wait_note("started")
     process.signal(signal.SIGSTOP)
     time.sleep(4)  # the case is a length of time
+    live.wait_status(task_id, "queued")
     process.signal(signal.SIGCONT)
     wait_until(lambda: live.producer.get(task_id).status == "running")
     process.log.with_name("log.go").touch()

@@ -40,7 +40,8 @@ def make_handler(name: str = "a/b", limit: int | None = None) -> Handler:
 def make_attempt(handler: Handler) -> Attempt:
     number = next(_numbers)
     claim = {"taskId": f"t{number}", "attemptId": f"a{number}", "fence": 1, "leaseToken": "x", "leaseSeconds": 60}
-    return Attempt(claim, handler, 0.0, 0.0, "")
+    now = ledger_module.clock.now()
+    return Attempt(claim, handler, now, now, "")
 
 
 def bring(ledger: Ledger, claim: ClaimRequest, count: int, handler: Handler, next_in: float = 30.0) -> list[Attempt]:
@@ -211,3 +212,32 @@ def test_outcomes_due_later_do_not_hold_the_others(time: Time) -> None:
     work = ledger.next_work(0, None)
     assert work is not None
     assert [outcome.attempt_id for outcome in work.outcomes] == ["later"]
+
+
+def test_while_a_lease_has_lapsed_nothing_is_claimed_and_reports_go_out_alone(time: Time) -> None:
+    handler = make_handler()
+    ledger = Ledger([handler], 3)
+    one, other = bring(ledger, next_claim(ledger), 2, handler, 10.0)
+    time.at += 60
+    assert idle(ledger, 0) <= 1
+    assert idle(ledger, 0, ClaimRequest(1, [], [], 0, time.at)) <= 1  # one on its way waits too
+    ledger.finish(one, report(one, "succeeded", b""))
+    time.at += 0.3
+    work = ledger.next_work(0, None)
+    assert work is not None
+    assert ([outcome.attempt_id for outcome in work.outcomes], work.claim) == ([one.id], None)
+    ledger.let_go([one])
+    assert not ledger.may_claim()
+    other.renewed_at = time.at
+    assert ledger.may_claim()
+    assert next_claim(ledger).slots == 2
+
+
+def test_a_lease_that_is_anothers_keeps_no_claim_waiting(time: Time) -> None:
+    handler = make_handler()
+    ledger = Ledger([handler], 2)
+    [attempt] = bring(ledger, next_claim(ledger), 1, handler, 10.0)
+    time.at += 60
+    assert not ledger.may_claim()
+    attempt.stop("stale")
+    assert next_claim(ledger).slots == 1
