@@ -53,7 +53,8 @@ given AS MATERIALIZED (
             error = NULL, error_at = NULL
         WHERE schedules.revision = excluded.revision - 1
           AND (schedules.paused_at IS NOT NULL OR schedules.error IS NOT NULL OR schedules.next_due_at IS NULL
-               OR same_rule(schedules, excluded) OR schedules.next_due_at > excluded.updated_at)
+               -- by the time after the wait for the row
+               OR same_rule(schedules, excluded) OR schedules.next_due_at > app_now())
     RETURNING owner, name
 )
 -- all of them, or nothing of the transaction: somebody changed or fired one since it was read
