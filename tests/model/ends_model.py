@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from model.records import SETTLED, UNENDED, UNSAFE, Attempt, Refused, Signal, Step, Task, Wait
@@ -19,6 +20,7 @@ class Ends:
     def __init__(self) -> None:
         self.now = 0
         self.tasks: dict[str, Task] = {}
+        self.met: Counter[tuple[str, str]] = Counter()  # what happened beside the answers of calls
 
     # by time
 
@@ -58,6 +60,7 @@ class Ends:
         attempt.ended = task.status in SETTLED
         if task.status != "queued":
             task.note(task.status)
+        self.met[f"expiry → {task.status}", task.code or "taken"] += 1
 
     def wake(self, *types: str) -> int:
         """Ends the waits whose time has come; how many."""
@@ -80,7 +83,8 @@ class Ends:
     ) -> tuple[str, bool]:
         """(status that it led to, whether it is a repeat) of an outcome, or of `released`.
 
-        `value` is what tells a repeat from another report: the result, the wait as it was sent, whether it had started.
+        `value` is what tells a repeat from another report: the result, the wait as it was sent, the seconds to the next
+        attempt, whether it had started.
         """
         report = (said, value)
         started = said == "released" and bool(value)
@@ -109,12 +113,12 @@ class Ends:
         task.fail(code, (step if said == "unknown" else None) or task.open_step() if status == "outcome-unknown" else None)
         task.releases = task.releases + 1 if said in ("released", "suspended") and not counts else 0
         if status == "queued":
-            retried = counts and not worn
-            task.due = self.now + self._backoff(task, task.attempts + 1) if retried else min(task.due, self.now)
+            delay = value if said == "retryable" and value is not None else self._backoff(task, task.attempts + 1)
+            task.due = self.now + delay if counts and not worn else min(task.due, self.now)
         task.attempts += counts
         if wait is not None and status == "waiting":
             task.wait = wait
-            self.look(task)
+            self.look(task, at_once=True)
         attempt.ended, attempt.report, attempt.led_to = True, report, task.status
         if said == "succeeded":
             task.result = value
@@ -189,6 +193,7 @@ class Ends:
             task.move("running", self.now)
             task.fail(None)
             task.attempts -= attempt.expired
+            self.met["recovery", "told" if attempt.told else "renewed" if renew else "taken"] += 1
             task.reconcile = attempt.told
             task.note("lease-recovered")
             if renew:
@@ -217,8 +222,9 @@ class Ends:
             if task.status == "cancelled":
                 for step in list(task.children().values()):
                     child = self.tasks[step.child or ""]
-                    if child.parent == task.id and not step.detached:
-                        self.ask_to_cancel(child)
+                    before = child.status
+                    if child.parent == task.id and not step.detached and self.ask_to_cancel(child):
+                        self.met["cancel of a child", before] += 1
 
     def ask_to_cancel(self, task: Task) -> bool:
         """Whether that changed anything."""
@@ -236,24 +242,26 @@ class Ends:
         self.follow(task)
         return True
 
-    def look(self, task: Task) -> bool:
-        """Ends the task's wait if what it waits for is there."""
+    def look(self, task: Task, *, at_once: bool = False) -> bool:
+        """Ends the task's wait if what it waits for is there; `at_once`: with the suspension itself."""
         wait = task.wait
         if task.status != "waiting" or wait is None:
             return False
         signal, ends = self._signal(task, wait), self._ends(task, wait)
+        output: Any
         known = wait.name in task.steps
         if known:
-            output: Any = None
+            by, output = "known", None
         elif signal is not None:
-            output = {"signal": signal.payload}
+            by, output = "signal", {"signal": signal.payload}
             signal.taken = wait.name
         elif ends is not None:
-            output = {"children": ends}
+            by, output = "children", {"children": ends}
         elif wait.wake is not None and wait.wake <= self.now:
-            output = {"timedOut": True}
+            by, output = "time", {"timedOut": True}
         else:
             return False
+        self.met["wait", f"{by} at once" if at_once else by] += 1
         task.move("queued", self.now)
         task.due, task.wait = self.now, None
         seq = task.note("resumed")

@@ -244,6 +244,7 @@ class Model(Runs):
             if task.status == "queued" and self._late(task):
                 task.move("failed", self.now)
                 task.fail("START_DEADLINE_EXCEEDED")
+                self.met["start deadline", "taken"] += 1
                 task.note("failed")
                 self.follow(task)
 

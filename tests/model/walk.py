@@ -58,6 +58,11 @@ class Walk:
     async def step(self) -> None:
         """One call, and the comparison that follows."""
         self.last = self.chance.choices(list(self.calls), list(self.calls.values()))[0]
+        never = sorted(
+            {name.partition(" →")[0].replace(" ", "_").replace("-", "_") for name, _ in self.missing()} & set(self.calls)
+        )
+        if never and self.odds(0.25):
+            self.last = self.chance.choice(never)
         await getattr(self, f"_{self.last}")()
         self.compare()
 
@@ -74,7 +79,8 @@ class Walk:
 
     def missing(self) -> list[tuple[str, str]]:
         """What the walk is to meet and has not met."""
-        return [(name, answer) for name, answers in self.goals.items() for answer in answers if not self.seen[name, answer]]
+        met = self.seen + self.model.met
+        return [(name, answer) for name, answers in self.goals.items() for answer in answers if not met[name, answer]]
 
     def some(self, *status: str) -> Held | None:
         """An attempt, most often the latest of a task in one of these states."""

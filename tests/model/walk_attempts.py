@@ -35,8 +35,8 @@ class AttemptCalls(Walk):
 
     async def _claim(self, *, exactly: bool = False) -> None:
         if self.rare(0.02, "claim", "INVALID_REQUEST"):
-            answer = await self.call(self.play.http.worker, "POST", "/v1/claims", self.play.claim_body(slots=0))
-            self.refused("claim", answer, "INVALID_REQUEST")
+            no = await self.call(self.play.http.worker, "POST", "/v1/claims", self.play.claim_body(slots=0))
+            self.refused("claim", no, "INVALID_REQUEST")
             return
         ready_now = [type_ for type_ in TYPES if self.model.claimable(type_)]
         type_ = self.chance.choice(ready_now if ready_now and self.odds(0.8) else TYPES)
@@ -196,7 +196,12 @@ class AttemptCalls(Walk):
     async def _complete(self, some: Held, fields: Json, wait: Wait | None) -> None:
         task, attempt, token, item = some
         said = fields["outcome"]
-        value = {"succeeded": fields.get("result"), "suspended": str(fields.get("wait"))}.get(said)
+        values = {
+            "succeeded": fields.get("result"),
+            "suspended": str(fields.get("wait")),
+            "retryable": fields.get("retryAfterSeconds"),
+        }
+        value = values.get(said)
 
         def judge() -> tuple[str, bool]:
             step, orphans = fields.get("step"), "orphanedSteps" in fields
@@ -218,6 +223,8 @@ class AttemptCalls(Walk):
             fields["wait"], wait = self._wait(task)
         elif said != "cancelled":
             fields["error"] = {"code": "BAD", "message": "m"}
+        if said == "retryable" and self.odds(0.3):
+            fields["retryAfterSeconds"] = self.chance.choice([0, 7])
         if said == "unknown" and self.odds(0.4):
             fields["step"] = self.chance.choice(list(task.steps) or ["nobody"])
         if task.steps and self.odds(0.1):

@@ -20,9 +20,9 @@ UNSETTLED = ("running", "queued", "waiting", "outcome-unknown")
 class RunCalls(AttemptCalls):
     """Calls of durable runs."""
 
-    CALLS: ClassVar[dict[str, float]] = {"store_step": 10, "spawn": 3, "signal": 5, "read_held": 1, "read_runs": 1.5}
+    CALLS: ClassVar[dict[str, float]] = {"step_of": 10, "child": 3, "signal": 5, "read": 1, "get": 1.5}
 
-    async def _store_step(self) -> None:
+    async def _step_of(self) -> None:
         if (some := self.some(*UNENDED)) is None:
             return
         task, attempt, token, item = some
@@ -68,7 +68,7 @@ class RunCalls(AttemptCalls):
         told = None if code != 200 else tuple(answer.get(field) for field in (*TOLD, "duplicate"))
         self.judge("step", judge, told, answer if code != 200 else None, again=bool(answer.get("duplicate")))
 
-    async def _spawn(self) -> None:
+    async def _child(self) -> None:
         if (some := self.some(*UNENDED)) is None:
             return
         task, attempt, token, item = some
@@ -134,8 +134,8 @@ class RunCalls(AttemptCalls):
             )
             return
         if self.rare(0.01, "signal", "PAYLOAD_TOO_LARGE"):
-            answer = await self.call(self.play.http.producer, "POST", path, {**body, "payload": TOO_LARGE})
-            self.refused("signal", answer, "PAYLOAD_TOO_LARGE")
+            no = await self.call(self.play.http.producer, "POST", path, {**body, "payload": TOO_LARGE})
+            self.refused("signal", no, "PAYLOAD_TOO_LARGE")
             return
         code, answer = await self.call(self.play.http.producer, "POST", path, body)
         ok, again = code in (200, 201), bool(answer.get("duplicate"))
@@ -150,7 +150,7 @@ class RunCalls(AttemptCalls):
 
     # reads
 
-    async def _read_held(self) -> None:
+    async def _read(self) -> None:
         """What an attempt reads with its lease."""
         if (some := self.some(*UNENDED)) is None:
             return
@@ -165,8 +165,8 @@ class RunCalls(AttemptCalls):
         if chance < 0.2:
             other, refusal = self.stranger(item)
             path = path.replace(item["taskId"], other["taskId"])
-            answer = await self.call(self.play.http.worker, "GET", path, headers=headers | {"X-Lease-Token": other["leaseToken"]})
-            self.refused("read", answer, refusal)
+            no = await self.call(self.play.http.worker, "GET", path, headers=headers | {"X-Lease-Token": other["leaseToken"]})
+            self.refused("read", no, refusal)
             return
         if chance < 0.3:
             answer = await self.call(self.play.http.worker, "GET", path, headers=headers, params={"cursor": "nonsense"})
@@ -191,7 +191,7 @@ class RunCalls(AttemptCalls):
             return [(name, kid.id, kid.status, kid.result, kid.code, step.detached) for name, step, kid in kids]
         return [(name, *_told(step)) for name, step in named]
 
-    async def _read_runs(self) -> None:
+    async def _get(self) -> None:
         """What a producer reads of a task and its parts."""
         if (task := self.some_task(*UNSETTLED)) is None:
             return
@@ -200,12 +200,12 @@ class RunCalls(AttemptCalls):
         path = f"/v1/tasks/{task.id}" + (f"/{what}" if what else "?include=steps,children")
         name = f"list {what}" if what else "get"
         if self.rare(0.1, name, "NOT_FOUND"):
-            answer = await self.call(self.play.http.producer, "GET", path.replace(task.id, NOWHERE))
-            self.refused(name, answer, "NOT_FOUND")
+            no = await self.call(self.play.http.producer, "GET", path.replace(task.id, NOWHERE))
+            self.refused(name, no, "NOT_FOUND")
             return
         if what and self.rare(0.1, name, "INVALID_CURSOR"):
-            answer = await self.call(self.play.http.producer, "GET", path, params={"cursor": "nonsense"})
-            self.refused(name, answer, "INVALID_CURSOR")
+            no = await self.call(self.play.http.producer, "GET", path, params={"cursor": "nonsense"})
+            self.refused(name, no, "INVALID_CURSOR")
             return
         code, body = await self.call(self.play.http.producer, "GET", path, params={"limit": 200} if what else None)
         assert code == 200, body

@@ -31,7 +31,7 @@ class TaskCalls(RunCalls):
         "register": 0.7,
         "end_instance": 0.5,
         "sweep": 2,
-        "starve": 0.6,
+        "wait_limit": 0.6,
     }
 
     # submits
@@ -49,8 +49,8 @@ class TaskCalls(RunCalls):
         ]
         if chance < 0.12:
             fields, code = self.chance.choice(wrong)
-            answer = await self.call(self.play.http.producer, "POST", "/v1/tasks", SUBMIT | body | fields)
-            self.refused("submit", answer, code)
+            no = await self.call(self.play.http.producer, "POST", "/v1/tasks", SUBMIT | body | fields)
+            self.refused("submit", no, code)
             return
         young = [(key, asked) for at, key, asked in self.keys if at > self.model.now - KEY_LIFE and "priority" in asked]
         key = None
@@ -123,21 +123,21 @@ class TaskCalls(RunCalls):
         if task is None:
             return
         if self.rare(0.03, "rerun", "NOT_FOUND"):
-            answer = await self.call(self.play.http.producer, "POST", f"/v1/tasks/{NOWHERE}/rerun", {})
-            self.refused("rerun", answer, "NOT_FOUND")
+            no = await self.call(self.play.http.producer, "POST", f"/v1/tasks/{NOWHERE}/rerun", {})
+            self.refused("rerun", no, "NOT_FOUND")
             return
         step = self.chance.choice(list(task.steps)[-3:]) if task.steps and self.odds(0.7) else None
         step = "nobody" if self.odds(0.05) else step
-        asked = {"rerunOf": task.id, "fromStep": step, "keepEffectKeys": self.odds(0.4)}
+        asked: Json = {"rerunOf": task.id, "fromStep": step, "keepEffectKeys": self.odds(0.4)}
         young = [(key, before) for at, key, before in self.keys if at > self.model.now - KEY_LIFE and "rerunOf" in before]
         key = None
         if young and self.odds(0.25):
             key, before = self.chance.choice(young)
             asked, task = dict(before), self.model.tasks[before["rerunOf"]]
-            asked |= {} if self.odds(0.6) else {"keepEffectKeys": not before["keepEffectKeys"]}
+            asked |= {} if self.odds(0.6) else {"keepEffectKeys": not before["keepEffectKeys"]}  # another request
         elif self.odds(0.3):
             key = self._key(asked)
-        step, keep = asked["fromStep"], bool(asked["keepEffectKeys"])
+        step, keep = asked["fromStep"], asked["keepEffectKeys"]
         body = {"keepEffectKeys": keep} | ({"fromStep": step} if step else {}) | ({"idempotencyKey": key} if key else {})
         code, answer = await self.call(self.play.http.producer, "POST", f"/v1/tasks/{task.id}/rerun", body)
         ok, again = code in (200, 201), bool(answer.get("deduplicated"))
@@ -188,12 +188,12 @@ class TaskCalls(RunCalls):
         path = f"/v1/tasks/{task.id}/resolve"
         if self.rare(0.02, "resolve", "NOT_FOUND"):
             nobody = {"as": "failed", "attemptId": attempt.id, "note": "n"}
-            answer = await self.call(self.play.http.operator, "POST", path.replace(task.id, NOWHERE), nobody)
-            self.refused("resolve", answer, "NOT_FOUND")
+            no = await self.call(self.play.http.operator, "POST", path.replace(task.id, NOWHERE), nobody)
+            self.refused("resolve", no, "NOT_FOUND")
             return
         if self.rare(0.01, "resolve", "PAYLOAD_TOO_LARGE"):
-            answer = await self.call(self.play.http.operator, "POST", path, body | {"as": "succeeded", "result": TOO_LARGE})
-            self.refused("resolve", answer, "PAYLOAD_TOO_LARGE")
+            no = await self.call(self.play.http.operator, "POST", path, body | {"as": "succeeded", "result": TOO_LARGE})
+            self.refused("resolve", no, "PAYLOAD_TOO_LARGE")
             return
         code, view = await self.call(self.play.http.operator, "POST", path, body)
 
@@ -217,8 +217,8 @@ class TaskCalls(RunCalls):
 
     async def _list(self) -> None:
         if self.odds(0.4):
-            answer = await self.call(self.play.http.producer, "GET", "/v1/tasks", params={"cursor": "nonsense"})
-            self.refused("list", answer, "INVALID_CURSOR")
+            no = await self.call(self.play.http.producer, "GET", "/v1/tasks", params={"cursor": "nonsense"})
+            self.refused("list", no, "INVALID_CURSOR")
             return
         status = self.chance.choice([*UNSETTLED, *SETTLED])
         code, page = await self.call(self.play.http.producer, "GET", "/v1/tasks", params={"status": status, "limit": 200})
@@ -235,8 +235,8 @@ class TaskCalls(RunCalls):
         handler = {"type": type_, "schemaVersion": 1, "effectSafety": safety, "reconciles": reconciles}
         body = {"instanceId": "one", "slots": 1, "handlers": [handler], "replace": replace} | ({"build": build} if build else {})
         if self.odds(0.15):
-            answer = await self.call(self.play.http.worker, "PUT", f"/v1/workers/{worker}", body | {"handlers": [handler] * 2})
-            self.refused("register", answer, "INVALID_REQUEST")
+            no = await self.call(self.play.http.worker, "PUT", f"/v1/workers/{worker}", body | {"handlers": [handler] * 2})
+            self.refused("register", no, "INVALID_REQUEST")
             return
         code, answer_body = await self.call(self.play.http.worker, "PUT", f"/v1/workers/{worker}", body)
         error = None if code == 200 else answer_body
@@ -261,7 +261,7 @@ class TaskCalls(RunCalls):
         self.compare()
         await self._claim(exactly=True)
 
-    async def _starve(self) -> None:
+    async def _wait_limit(self) -> None:
         """Nobody serves anything for longer than the limit, and somebody sweeps before anybody claims."""
         queued = [task for task in self.model.tasks.values() if task.status == "queued"]
         asks = any(task.key is None and (task.reconcile is not None or task.is_open(False)) for task in queued)
