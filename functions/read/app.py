@@ -24,7 +24,7 @@ STATIC = Path(interlock_core.__file__).parent / "static"
 
 @endpoint("GET", "/v1/tasks/{id}", keys=READERS)
 async def get(call: Call) -> dict[str, Any]:
-    """One task; `include=attempts,steps,children` adds those without their outputs, `waitSeconds` waits for its end where the host holds waits."""
+    """One task; `include=attempts,steps,children` adds those, `waitSeconds` waits for its end where the host holds waits."""
     given = query(call.request, ("include", "waitSeconds"))
     include = {part for text in given.get("include", []) for part in text.split(",")}
     if unknown := include - {"attempts", "steps", "children", ""}:
@@ -146,7 +146,8 @@ async def get_worker(call: Call) -> dict[str, Any]:
 async def doctor(call: Call) -> dict[str, Any]:
     """Is all well: clocks, queues, debts. A worker key sees itself and the queues of its types."""
     given = query(call.request, ("workerId",))
-    return await health.doctor(call.database, call.settings, call.key, given.get("workerId", [None])[-1])
+    lag = getattr(call.request.app.state, "stream_lag", None)  # where this host is the stream's too
+    return await health.doctor(call.database, call.settings, call.key, given.get("workerId", [None])[-1], lag() if lag else None)
 
 
 @endpoint("GET", "/v1/config", keys=ANYBODY)

@@ -1,4 +1,4 @@
-"""The streams (protocol.md §9): server-sent events for workers and watchers. Runs in a container, or inside a local host.
+"""The streams (protocol.md §10): server-sent events for workers and watchers, and waits. Runs in a container, or inside a local host.
 
 A host serves within `lifespan(app)`, and calls `close(app)` first of all when it is told to stop: servers wait for
 responses to end before they shut down, and a stream ends only when it is told to.
@@ -21,6 +21,8 @@ from interlock_core import tasks
 from interlock_core.errors import Unavailable
 from interlock_core.http import Answer, Call, api, endpoint, open_database
 from interlock_core.metrics import CONTENT_TYPE
+from interlock_core.states import ENDS
+from interlock_core.wire.cursors import wait_seconds
 from interlock_core.wire.queries import query
 from interlock_core.wire.streams import resume_after, subscription
 from observer import Observer
@@ -79,6 +81,21 @@ def _open(call: Call, broadcaster: Broadcaster, stream: Open) -> Answer:
     return Answer(EventStream(broadcaster, stream, call.request.app.state.stall_seconds, headers))
 
 
+@endpoint("GET", "/v1/tasks/{id}", keys=("task-producer", "operator"))
+async def get(call: Call) -> dict[str, Any]:
+    """One task as the service shows it; `waitSeconds` waits for its end, on the hints that are heard here anyway.
+
+    A function is paid for as long as it waits, and holds a connection: long waits belong here.
+    """
+    given = query(call.request, ("waitSeconds",))
+    broadcaster: Broadcaster | None = getattr(call.request.app.state, "broadcaster", None)
+    row = await tasks.find(call.database, call.key.project, call.path_id())
+    seconds = wait_seconds(given.get("waitSeconds", [None])[-1])
+    if seconds and broadcaster is not None and row.status not in ENDS:
+        row = await broadcaster.waits.hold(call.database, call.key.project, row, seconds)
+    return await tasks.show(call.database, call.settings, call.key.project, row)
+
+
 @endpoint("GET", "/v1/metrics", keys=("operator", "metrics"))
 async def metrics(call: Call) -> Answer:
     """Figures of this process as Prometheus text: streams, memory, descriptors, how well it hears."""
@@ -107,8 +124,8 @@ async def readyz(call: Call) -> Answer:
 async def lifespan(app: Starlette) -> AsyncIterator[Mapping[str, Any]]:
     """Runs the broadcaster of an application, which gives its host streams, long waits and figures.
 
-    Those are `app.state.hold_wait` and `app.state.stream_figures`, for functions served beside it. Uses the host's database;
-    makes one from the settings where the host gave none.
+    Those are `app.state.hold_wait`, `app.state.stream_figures` and `app.state.stream_lag`, for functions served beside it. Uses
+    the host's database; makes one from the settings where the host gave none.
     """
     own = app.state.database is None
     database = open_database(app, max(4, app.state.settings.pool_size)) if own else app.state.database
@@ -116,13 +133,14 @@ async def lifespan(app: Starlette) -> AsyncIterator[Mapping[str, Any]]:
     app.state.stall_seconds = getattr(app.state, "stall_seconds", STALL_SECONDS)
     app.state.hold_wait = broadcaster.waits.hold
     app.state.stream_figures = partial(figures, broadcaster)
+    app.state.stream_lag = broadcaster.listener.lag
     app.state.broadcaster = broadcaster
     broadcaster.start()
     try:
         yield {}
     finally:
         await broadcaster.stop()
-        app.state.broadcaster = app.state.hold_wait = app.state.stream_figures = None
+        app.state.broadcaster = app.state.hold_wait = app.state.stream_figures = app.state.stream_lag = None
         if own:
             await database.close()
             app.state.database = None
@@ -135,6 +153,6 @@ def close(app: Starlette) -> None:
         broadcaster.close()
 
 
-app = api(stream, task_stream, project_stream, metrics, healthz, readyz)
+app = api(stream, task_stream, project_stream, get, metrics, healthz, readyz)
 app.router.lifespan_context = lifespan
 app.state.endpoints = ()  # the API's document describes calls that end

@@ -105,10 +105,13 @@ async def check_ready(database: Database) -> dict[str, str]:
     return {"status": "ready"}
 
 
-async def doctor(database: Database, settings: Settings, key: Key, worker_id: str | None) -> dict[str, Any]:
+async def doctor(
+    database: Database, settings: Settings, key: Key, worker_id: str | None, stream_lag: float | None = None
+) -> dict[str, Any]:
     """The health of the service for a producer or an operator; a worker key sees itself and the queues of its types.
 
-    `worker_id` narrows the view of a worker key to one worker id. Raises ScopeDenied where it is outside the key's narrowing.
+    `worker_id` narrows the view of a worker key to one worker id; `stream_lag` is what the answering host knows of its stream,
+    in seconds, where it has one. Raises ScopeDenied where it is outside the key's narrowing.
     """
     if key.kind == "task-worker":
         return await _worker_doctor(database, settings, key, worker_id)
@@ -141,7 +144,7 @@ async def doctor(database: Database, settings: Settings, key: Key, worker_id: st
         }
         if row.transaction_pid is not None
         else None,
-        "streamLagSeconds": None,
+        "streamLagSeconds": round(stream_lag, 3) if stream_lag is not None else None,
         "preparedStatements": settings.prepare_statements,
     }
 

@@ -57,9 +57,18 @@ class Listener:
         self._proof_seconds = proof_seconds
         self._token = ""
         self._asked_at = 0.0
+        self._proved_at = 0.0
         self.listening = False
         self.sessions = 0
         self.lag_seconds: float | None = None  # of the last proof, from the question to its echo
+
+    def lag(self) -> float | None:
+        """How late a hint comes now, in seconds: as the last proof did, or since when a proof is missing. None before the first."""
+        if self.lag_seconds is None:
+            return None
+        if not self.listening:
+            return time.monotonic() - self._proved_at
+        return max(self.lag_seconds, time.monotonic() - self._asked_at if self._token else 0.0)
 
     async def run(self) -> None:
         """Listens for ever; ends by cancellation only."""
@@ -131,7 +140,8 @@ class Listener:
         if payload.startswith(_PING):
             if self._token and payload == f'{_PING}{self._token}"}}':
                 self._token = ""
-                self.lag_seconds = time.monotonic() - self._asked_at
+                self._proved_at = time.monotonic()
+                self.lag_seconds = self._proved_at - self._asked_at
                 if not self.listening:
                     self.listening = True
                     self.sessions += 1

@@ -77,14 +77,12 @@ def _exchange(
     while pgconn.flush():
         if (yield Wait.RW) & Ready.R:
             pgconn.consume_input()
-    parts: list[tuple[list[list[Any]], psycopg.Error | None]] = []
-    for part_sent in sent:
-        parts.append((yield from _answers(pgconn, session, part_sent, made)))
+    rows, error = yield from _answers(pgconn, session, sent[0], made)
+    lost = (yield from _answers(pgconn, session, sent[1], made))[1] if len(sent) > 1 else None
     pgconn.exit_pipeline_mode()
-    rows, error = parts[0]
     if error is not None:
         raise error
-    return rows, parts[1][1] if len(parts) > 1 else None
+    return rows, lost
 
 
 def _send(pgconn: PGconn, session: _Session, made: dict[Plan, bytes], message: Message) -> Plan | None:
@@ -154,7 +152,7 @@ def _rows(session: _Session, result: PGresult) -> list[Any]:
 
 @lru_cache(maxsize=1024)
 def _row_type(names: tuple[str, ...]) -> Any:
-    return namedtuple("Row", names, rename=True)
+    return namedtuple("Row", names, rename=True)  # noqa: PYI024  # its names are the statement's
 
 
 @lru_cache(maxsize=1024)

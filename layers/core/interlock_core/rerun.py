@@ -8,7 +8,7 @@ from uuid import UUID
 from . import admission, canonical, hints, tasks
 from . import submit as submitting
 from .db import Database, Refused, statements
-from .errors import IdempotencyConflict, InvalidRequest, NotFound, OutcomeUnknown, TaskNotFinished
+from .errors import IdempotencyConflict, InvalidRequest, NotFound, OutcomeUnknown, Problem, TaskNotFinished
 from .ids import new_id
 from .keys import Key
 from .settings import Settings
@@ -76,16 +76,7 @@ async def insert(
             ),
         )
     except Refused as refused:
-        if str(refused) == "IDEMPOTENCY_CONFLICT":
-            raise IdempotencyConflict(f"the idempotency key {request.idempotency_key!r} names another request") from None
-        if str(refused) == "NO_STEP":
-            raise InvalidRequest(f"the task has no step named {request.from_step!r}", "/fromStep") from None
-        if str(refused).startswith("UNSETTLED_CHILD "):
-            name = str(refused).removeprefix("UNSETTLED_CHILD ")
-            raise TaskNotFinished(f"its child {name!r} is not settled, and the rerun would keep it") from None
-        if str(refused) == UNKNOWN:
-            raise OutcomeUnknown(f"whether task {source} happened is not known") from None
-        raise TaskNotFinished(f"task {source} is {refused}") from None
+        raise _told(str(refused), source, request) from None
     rows = results[-1]
     if not rows:
         raise NotFound(f"there is no task {source} in this project")
@@ -96,3 +87,17 @@ async def insert(
     if not new.deduplicated and new.concurrency_key is None:
         await hints.tell(database, hints.payload(project, ready=[(f"{new.type}@{new.schema_version}", new.pool, 1, 0.0)]))
     return new
+
+
+def _told(reason: str, source: UUID, request: Rerun) -> Problem:
+    """What a refusal of the statement means."""
+    if reason == "IDEMPOTENCY_CONFLICT":
+        return IdempotencyConflict(f"the idempotency key {request.idempotency_key!r} names another request")
+    if reason == "NO_STEP":
+        return InvalidRequest(f"the task has no step named {request.from_step!r}", "/fromStep")
+    if reason.startswith("UNSETTLED_CHILD "):
+        name = reason.removeprefix("UNSETTLED_CHILD ")
+        return TaskNotFinished(f"its child {name!r} is not settled, and the rerun would keep it")
+    if reason == UNKNOWN:
+        return OutcomeUnknown(f"whether task {source} happened is not known")
+    return TaskNotFinished(f"task {source} is {reason}")
