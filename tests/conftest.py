@@ -32,8 +32,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out = [] if config.getoption("--all") else [item for item in items if item.get_closest_marker("slow")]
-    if config.getoption("--host") != "asgi":
-        left_out += [item for item in items if item.get_closest_marker("in_process") and item not in left_out]
+    markers = {"asgi": (), "dev": ("in_process",), "lambda-local": ("in_process", "warm")}[config.getoption("--host")]
+    left_out += [item for item in items if any(map(item.get_closest_marker, markers)) and item not in left_out]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
 

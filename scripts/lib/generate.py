@@ -1,4 +1,5 @@
-"""Writes what is made from other files: the OpenAPI document, for the SDKs and for the service, and the page it serves.
+"""Writes what is made from other files: the OpenAPI document, for the SDKs and for the service, the page it serves, and
+the hash of the migrations, by which a deployment knows that there are new ones.
 
 usage: generate.py [--check]     --check writes nothing and fails where a file is not what would be written
 """
@@ -7,9 +8,11 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import sys
 from pathlib import Path
 
+from interlock_core.migrate import hash_folder
 from interlock_core.openapi import document
 from interlock_core.settings import Settings
 from service import build_app
@@ -23,7 +26,9 @@ def make() -> dict[Path, str]:
     """Each generated file with its text."""
     openapi = json.dumps(document(build_app(Settings()).state.endpoints), indent=1, ensure_ascii=False) + "\n"
     page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
-    return {CONTRACT: openapi, STATIC / "openapi.json": openapi, STATIC / "tasks.md": page}
+    template = (ROOT / "template.yaml").read_text(encoding="utf-8")
+    template = re.sub(r'^( +Hash: )"[^"]*"', rf'\1"{hash_folder(ROOT / "migrations")}"', template, flags=re.MULTILINE)
+    return {CONTRACT: openapi, STATIC / "openapi.json": openapi, STATIC / "tasks.md": page, ROOT / "template.yaml": template}
 
 
 def main(arguments: list[str]) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 # The linter's data ages with its version: unpinned, the check would turn red by itself.
 VERSION = "1.170.0"
-# What template.yaml builds for by default (Parameters.Runtime).
+# The Python that local hosts and tests build for (parameter Runtime; a deployment's default is the template's).
 BUILD_PYTHON = "3.11"
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,7 +79,8 @@ def build(target: Path) -> None:
     A failing or a parallel build empties the folder it writes to, so two callers must never share one.
     Raises subprocess.CalledProcessError with the output, and ToolMissing.
     """
-    arguments, environment = command(["build", "--parallel", "--build-dir", str(target)])
+    runtime = ["--parameter-overrides", f"Runtime=python{BUILD_PYTHON}"]
+    arguments, environment = command(["build", "--parallel", "--build-dir", str(target), *runtime])
     subprocess.run(arguments, cwd=ROOT, env=environment, check=True, capture_output=True, text=True, timeout=600)
 
 

@@ -99,6 +99,8 @@ def _read_rate(expression: str | dict[str, Any], mappings: dict[str, Any]) -> fl
     if isinstance(expression, dict) and "Fn::FindInMap" in expression:  # by the profile
         name, _, key = expression["Fn::FindInMap"]
         return min(_read_rate(profile[key], mappings) for profile in mappings[name].values())
+    if isinstance(expression, dict) and "Fn::If" in expression:  # where a parameter says nothing else
+        return _read_rate(expression["Fn::If"][2], mappings)
     if not isinstance(expression, str):
         raise TemplateError(f"schedule {expression!r}: only text, or a mapping by the profile, is understood")
     match = re.fullmatch(r"rate\((\d+) (minute|hour|day)s?\)", expression)

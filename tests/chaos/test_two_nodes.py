@@ -94,6 +94,7 @@ def test_no_claim_goes_over_a_concurrency_limit_on_two_nodes(service: DevService
 
 
 @pytest.mark.slow
+@pytest.mark.warm
 def test_a_node_outlives_a_restart_of_the_database_that_another_one_owns(start_service: StartService) -> None:
     first = start_service()
     second = start_service("--database-url", first.info["databaseUrl"])

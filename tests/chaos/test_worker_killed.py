@@ -41,6 +41,7 @@ def wait_for_stream(node: DevService, worker: WorkerProcess) -> None:
         wait_until(lambda: client.get("/v1/workers/chaos").status_code == 200)
 
 
+@pytest.mark.warm
 def test_another_worker_starts_it_within_a_second_of_lease_end_and_backoff(node: DevService, start_worker: StartWorker) -> None:
     with producer_of(node) as producer, node.client() as client:
         first = start_worker(node.url, node.key("task-worker"))
@@ -101,6 +102,7 @@ def is_unknown(producer: TaskProducer, task: str) -> Task | None:
     return found if found.status == "outcome-unknown" else None
 
 
+@pytest.mark.warm
 def test_a_started_non_idempotent_handler_leaves_the_outcome_unknown_and_its_late_report_settles_it(
     node: DevService, start_worker: StartWorker, make_proxy: MakeProxy
 ) -> None:

@@ -86,9 +86,10 @@ def test_every_variable_of_the_template_is_a_setting() -> None:
 
 def test_functions_layer_and_builder_are_of_one_python() -> None:
     template = read_template()
-    version = f"python{sam_cli.BUILD_PYTHON}"
-    assert template["Parameters"]["Runtime"]["Default"] == version
-    assert template["Resources"]["CoreLayer"]["Metadata"]["BuildMethod"] == version
+    assert template["Globals"]["Function"]["Runtime"] == {"Ref": "Runtime"}
+    assert template["Resources"]["CoreLayer"]["Metadata"]["BuildMethod"] == {"Ref": "Runtime"}
+    runtime = template["Parameters"]["Runtime"]
+    assert {runtime["Default"], f"python{sam_cli.BUILD_PYTHON}"} <= set(runtime["AllowedValues"])
 
 
 def test_no_function_brings_requirements_of_its_own() -> None:

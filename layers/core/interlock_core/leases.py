@@ -26,6 +26,23 @@ SWEEP_SECONDS = 20.0
 _encode = msgspec.json.Encoder().encode
 
 
+async def look(database: Database) -> dict[str, float] | None:
+    """The figures of a service that has nothing to sweep, in one statement; None where there is something."""
+    rows = await database.one(sweep_sql.look())
+    return {"Ready": 0, "Running": 0, "OutcomeUnknown": rows[0].unknown, "OldestReadyAgeSeconds": 0.0} if rows else None
+
+
+async def figures(database: Database) -> dict[str, float]:
+    """What a sweep tells of the service (`emf`)."""
+    row = (await database.one(sweep_sql.figures()))[0]
+    return {
+        "Ready": row.ready,
+        "Running": row.running,
+        "OutcomeUnknown": row.unknown,
+        "OldestReadyAgeSeconds": max(0.0, row.oldest_age),
+    }
+
+
 async def sweep(database: Database, settings: Settings) -> dict[str, Any]:
     """One pass: counts of what was settled, promoted and cleaned. A row held by somebody else is left for the next pass."""
     until = time.monotonic() + SWEEP_SECONDS

@@ -35,6 +35,7 @@ class Settings:
     sweep_seconds: float = 60
     key_cache_seconds: float = 2
     prepare_statements: bool = True
+    stack: str = ""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:

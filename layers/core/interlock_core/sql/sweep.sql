@@ -1,4 +1,35 @@
--- Bookkeeping of the sweep. Called by leases.sweep.
+-- The sweep's first look, and its bookkeeping. Called by leases.look, figures and sweep.
+
+-- :: look
+-- A row where there is nothing to do, and then the sweep is over: nothing is queued, runs, sleeps or has ended lately, and no
+-- schedule is due. Each EXISTS is a partial index's first row. Bookkeeping that this does not see is done once an hour.
+WITH clock AS MATERIALIZED (SELECT app_now() AS now),
+found AS MATERIALIZED (
+    SELECT EXISTS (SELECT FROM tasks WHERE status = 'queued' AND hold IS NULL)
+        OR EXISTS (SELECT FROM tasks WHERE status = 'queued' AND hold = 'due')
+        OR EXISTS (SELECT FROM tasks WHERE status = 'queued' AND hold = 'concurrency')
+        OR EXISTS (SELECT FROM tasks WHERE status = 'queued' AND hold = 'previous')
+        OR EXISTS (SELECT FROM tasks WHERE status = 'running')
+        OR EXISTS (SELECT FROM tasks WHERE status = 'waiting' AND wake_at IS NOT NULL)
+        OR EXISTS (SELECT FROM tasks WHERE parent_id IS NOT NULL AND finished_at IS NOT NULL AND NOT parent_told)
+        OR EXISTS (SELECT FROM tasks WHERE status = 'cancelled' AND cascades)
+        OR EXISTS (SELECT FROM tasks WHERE finished_at >= (SELECT rolled_up_to FROM service) - interval '2 minutes')
+        OR EXISTS (SELECT FROM schedules WHERE paused_at IS NULL AND error IS NULL AND next_due_at <= (SELECT now FROM clock))
+        OR EXISTS (SELECT FROM schedules WHERE error IS NOT NULL) AS busy
+)
+UPDATE service s SET swept_at = clock.now, ticked_at = clock.now FROM clock, found
+WHERE NOT found.busy AND s.rolled_up_to > clock.now - interval '1 hour'
+RETURNING (SELECT coalesce(sum(u.count), 0) FROM projects p CROSS JOIN LATERAL (
+    SELECT count(*) FROM (SELECT FROM tasks WHERE project = p.name AND status = 'outcome-unknown' LIMIT 1000) some) u)::integer AS unknown
+
+-- :: figures
+-- For the log, after a sweep that was more than a look. Bounded: a backlog of a million costs as much as one of ten thousand.
+SELECT (SELECT count(*) FROM (SELECT FROM tasks WHERE status = 'queued' AND hold IS NULL LIMIT 10000) some)::integer AS ready,
+       (SELECT count(*) FROM (SELECT FROM tasks WHERE status = 'running' LIMIT 10000) some)::integer AS running,
+       (SELECT coalesce(sum(u.count), 0) FROM projects p CROSS JOIN LATERAL (
+           SELECT count(*) FROM (SELECT FROM tasks WHERE project = p.name AND status = 'outcome-unknown' LIMIT 1000) some) u)::integer AS unknown,
+       (SELECT coalesce(extract(epoch FROM (SELECT app_now()) - min(some.due_at)), 0) FROM (
+           SELECT due_at FROM tasks WHERE status = 'queued' AND hold IS NULL LIMIT 10000) some)::double precision AS oldest_age
 
 -- :: forget
 -- Instances that nobody has seen for longer than any wait that they could still excuse, and claims nobody may repeat.
