@@ -1,4 +1,5 @@
-"""Brings the database up to date at a deployment, as CloudFormation's custom resource, or called by hand with `{}`.
+"""Brings the database up to date at a deployment, as CloudFormation's custom resource, or called by hand with `{}`. Called with
+`{"keysFor": "project"}` it makes a project's first keys: whoever may call it is trusted by the account already.
 
 The resource carries the hash of the migrations that its deployment means (`Hash`). An update back to an old hash (a roll-back)
 changes nothing and succeeds: the schema only grows, and what a release no longer needs is dropped by a later one. `Delete`
@@ -19,6 +20,7 @@ from urllib.parse import urlsplit
 
 from interlock_core.address import Address
 from interlock_core.db import Database
+from interlock_core.keys import bootstrap
 from interlock_core.migrate import Connection, hash_folder, migrate
 from interlock_core.settings import Settings
 
@@ -39,6 +41,8 @@ async def run(database: Database, _settings: Settings) -> dict[str, Any]:
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """The Lambda entry point."""
+    if "keysFor" in event:
+        return {"keys": asyncio.run(_make_keys(str(event["keysFor"])))}
     if "RequestType" not in event:
         return {"applied": _migrate(context)}
     try:
@@ -55,6 +59,14 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     }
     _send(event["ResponseURL"], json.dumps(answer).encode())
     return {"status": status, "told": told}
+
+
+async def _make_keys(project: str) -> dict[str, str]:
+    database = Database(Address(Settings.from_environment()))
+    try:
+        return await bootstrap(database, project, {})
+    finally:
+        await database.close()
 
 
 def _follow(event: dict[str, Any], context: Any) -> str:

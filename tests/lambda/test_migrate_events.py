@@ -203,6 +203,15 @@ def test_by_hand_it_says_what_it_applied(function: ModuleType, empty_url: str) -
     assert function.handler({}, Context()) == {"applied": []}
 
 
+def test_the_first_keys_are_made_beside_the_database(function: ModuleType, empty_url: str) -> None:
+    function.handler({}, Context())
+    keys = function.handler({"keysFor": "shop"}, Context())["keys"]
+    assert set(keys) == {"task-producer", "task-worker", "operator", "metrics", "admin"}
+    with psycopg.connect(empty_url, autocommit=True) as connection:
+        assert connection.execute("SELECT name FROM projects").fetchall() == [("shop",)]
+        assert connection.execute("SELECT count(*) FROM keys").fetchone() == (5,)
+
+
 def test_statements_outside_a_transaction_are_resumed(empty_url: str, tmp_path: Path) -> None:
     (tmp_path / "0001_table.sql").write_text(
         "CREATE TABLE big (id integer, word text); INSERT INTO big VALUES (1, 'a'), (1, 'b');"

@@ -20,16 +20,16 @@ found AS MATERIALIZED (
 UPDATE service s SET swept_at = clock.now, ticked_at = clock.now FROM clock, found
 WHERE NOT found.busy AND s.rolled_up_to > clock.now - interval '1 hour'
 RETURNING (SELECT coalesce(sum(u.count), 0) FROM projects p CROSS JOIN LATERAL (
-    SELECT count(*) FROM (SELECT FROM tasks WHERE project = p.name AND status = 'outcome-unknown' LIMIT 1000) some) u)::integer AS unknown
+    SELECT count(*) FROM (SELECT FROM tasks WHERE project = p.name AND status = 'outcome-unknown' LIMIT 1000) few) u)::integer AS unknown
 
 -- :: figures
 -- For the log, after a sweep that was more than a look. Bounded: a backlog of a million costs as much as one of ten thousand.
-SELECT (SELECT count(*) FROM (SELECT FROM tasks WHERE status = 'queued' AND hold IS NULL LIMIT 10000) some)::integer AS ready,
-       (SELECT count(*) FROM (SELECT FROM tasks WHERE status = 'running' LIMIT 10000) some)::integer AS running,
+SELECT (SELECT count(*) FROM (SELECT FROM tasks WHERE status = 'queued' AND hold IS NULL LIMIT 10000) few)::integer AS ready,
+       (SELECT count(*) FROM (SELECT FROM tasks WHERE status = 'running' LIMIT 10000) few)::integer AS running,
        (SELECT coalesce(sum(u.count), 0) FROM projects p CROSS JOIN LATERAL (
-           SELECT count(*) FROM (SELECT FROM tasks WHERE project = p.name AND status = 'outcome-unknown' LIMIT 1000) some) u)::integer AS unknown,
-       (SELECT coalesce(extract(epoch FROM (SELECT app_now()) - min(some.due_at)), 0) FROM (
-           SELECT due_at FROM tasks WHERE status = 'queued' AND hold IS NULL LIMIT 10000) some)::double precision AS oldest_age
+           SELECT count(*) FROM (SELECT FROM tasks WHERE project = p.name AND status = 'outcome-unknown' LIMIT 1000) few) u)::integer AS unknown,
+       (SELECT coalesce(extract(epoch FROM (SELECT app_now()) - min(few.due_at)), 0) FROM (
+           SELECT due_at FROM tasks WHERE status = 'queued' AND hold IS NULL LIMIT 10000) few)::double precision AS oldest_age
 
 -- :: forget
 -- Instances that nobody has seen for longer than any wait that they could still excuse, and claims nobody may repeat.
