@@ -13,9 +13,9 @@ from interlock_core.http import Call, api, endpoint, lambda_handler
 from interlock_core.wire import cursors
 from interlock_core.wire.fields import Tolerant, problem
 from interlock_core.wire.queries import query
+from interlock_core.wire.registration import ChildSubmit
 from interlock_core.wire.worker import (
     Beat,
-    ChildSubmit,
     Claim,
     Complete,
     Completion,

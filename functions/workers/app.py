@@ -9,7 +9,7 @@ from interlock_core.errors import InvalidRequest
 from interlock_core.http import Call, api, endpoint, lambda_handler
 from interlock_core.wire.fields import is_path_name
 from interlock_core.wire.operator import Nothing
-from interlock_core.wire.worker import Register
+from interlock_core.wire.registration import Register
 
 WORKER = ("task-worker",)
 

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import importlib.metadata
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -86,6 +87,10 @@ def build(folder: Path) -> Built:
     Raises subprocess.CalledProcessError and sam_cli.ToolMissing.
     """
     sam_cli.build(folder / "artifacts")
+    # As scripts/build does it for a deployment.
+    subprocess.run(
+        [str(find_python()), str(sam_cli.ROOT / "scripts" / "lib" / "precompile.py"), str(folder / "artifacts")], check=True
+    )
     return open_build(folder)
 
 
@@ -118,7 +123,7 @@ def build_once() -> Built:
 
 
 def _digest_sources() -> str:
-    digest = hashlib.sha256(f"{sam_cli.VERSION} {importlib.metadata.version('awslambdaric')}".encode())
+    digest = hashlib.sha256(f"{sam_cli.VERSION} compiled {importlib.metadata.version('awslambdaric')}".encode())
     for path in _source_files():
         digest.update(f"\0{path.relative_to(sam_cli.ROOT)}\0".encode())
         with contextlib.suppress(FileNotFoundError):

@@ -13,7 +13,7 @@ from .ids import new_id
 from .keys import Key
 from .settings import Settings
 from .wire.fields import check_size
-from .wire.worker import ChildSubmit
+from .wire.registration import ChildSubmit
 
 sql = statements("spawn")
 _encode = msgspec.json.Encoder().encode

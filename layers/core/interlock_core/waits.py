@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
@@ -13,7 +13,9 @@ from .db import Database, statements
 from .errors import IdempotencyConflict, LimitExceeded, NotFound, TaskFinished
 from .states import QUEUED
 from .wire.fields import INLINE_BYTES, check_size
-from .wire.producer import Signal
+
+if TYPE_CHECKING:  # a claim ends waits and takes no signal
+    from .wire.producer import Signal
 
 signal_sql = statements("signal")
 resume_sql = statements("resume")

@@ -19,8 +19,8 @@ from .ids import new_id
 from .keys import Key
 from .settings import Settings
 from .wire.fields import INLINE_BYTES
+from .wire.registration import Register, RegisteredHandler
 from .wire.times import when
-from .wire.worker import Register, RegisteredHandler
 
 sql = statements("workers")
 

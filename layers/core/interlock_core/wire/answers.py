@@ -24,7 +24,7 @@ WorkerState = Literal["ready", "full", "draining", "offline"]
 class Shown(BaseModel):
     """A JSON object of an answer."""
 
-    model_config = ConfigDict(alias_generator=to_camel)
+    model_config = ConfigDict(alias_generator=to_camel, defer_build=True)
 
 
 class FieldProblem(Shown):

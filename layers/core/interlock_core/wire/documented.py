@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from .fields import Id, Tolerant
-from .worker import Beat, ChildSubmit, Claim, Complete, Completion, Giveback, Heartbeat, Release, StepReport
+from .registration import ChildSubmit
+from .worker import Beat, Claim, Complete, Completion, Giveback, Heartbeat, Release, StepReport
 
 
 class ReportError(Tolerant):

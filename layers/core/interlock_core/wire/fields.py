@@ -41,13 +41,13 @@ class _Few(BaseModel):
 class Strict(_Few):
     """A body of a producer or an operator: unknown fields are refused, a typo must not be silently ignored."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", alias_generator=to_camel, frozen=True)
+    model_config = ConfigDict(strict=True, extra="forbid", alias_generator=to_camel, frozen=True, defer_build=True)
 
 
 class Tolerant(_Few):
     """A body of a worker: unknown fields are ignored, since boxes upgrade by themselves."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", alias_generator=to_camel, frozen=True)
+    model_config = ConfigDict(strict=True, extra="ignore", alias_generator=to_camel, frozen=True, defer_build=True)
 
 
 def _identifier(value: str) -> str:

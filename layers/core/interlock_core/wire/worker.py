@@ -1,4 +1,7 @@
-"""Bodies of worker calls (protocol.md §5, §8). Unknown fields are ignored; items of a batch are validated one by one."""
+"""Bodies of worker calls (protocol.md §5). Unknown fields are ignored; items of a batch are validated one by one.
+
+What every claim and report imports: registrations and children, with all that they may carry, are in `registration`.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,11 @@ from .fields import (
     Identifier,
     Instant,
     PathName,
-    PositiveSeconds,
-    Priority,
     SchemaVersion,
     Seconds,
-    TagKey,
-    TagValue,
     TaskType,
     Tolerant,
 )
-from .producer import Attempts, Concurrency, Jitter, LeaseSeconds, Multiplier, Retry, Trace
-from .schedules import RegisteredSchedule
 
 EffectSafety = Literal["pure", "idempotent", "non-idempotent"]
 Slots = Annotated[int, Field(ge=1, le=10_000)]
@@ -109,33 +106,6 @@ class StepReport(Ids):
     tries: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
 
 
-class ChildSubmit(Ids):
-    """POST …/children: a submit with the parent's lease as authority, once per name."""
-
-    name: Identifier
-    detached: bool = False
-    type: TaskType
-    schema_version: SchemaVersion
-    input: Any
-    pool: Identifier = "default"
-    priority: Priority = 0
-    run_at: Instant | None = None
-    delay_seconds: Seconds | None = None
-    retry: Retry | None = None
-    start_deadline_seconds: PositiveSeconds | None = None
-    timeout_seconds: PositiveSeconds | None = None
-    lease_seconds: LeaseSeconds | None = None
-    concurrency: Concurrency | None = None
-    tags: Annotated[dict[TagKey, TagValue], Field(max_length=16, default_factory=dict)]
-    trace: Trace | None = None
-
-    @model_validator(mode="after")
-    def _one_time(self) -> Self:
-        if self.run_at is not None and self.delay_seconds is not None:
-            raise PydanticCustomError("one_time", "has both runAt and delaySeconds; give one of them")
-        return self
-
-
 class Beat(Ids):
     """One attempt of a heartbeat."""
 
@@ -174,45 +144,3 @@ class Release(Tolerant):
     worker_id: PathName | None = None
     instance_id: Identifier | None = None
     claim_id: Identifier | None = None
-
-
-class RegisteredHandler(Handler):
-    """A handler as a worker program declares it, with its policy."""
-
-    class HandlerRetry(Tolerant):
-        """The handler's own retry policy; a field left out is the default's."""
-
-        max_attempts: Attempts | None = None
-        initial_delay_seconds: Seconds | None = None
-        multiplier: Multiplier | None = None
-        max_delay_seconds: Seconds | None = None
-        jitter: Jitter | None = None
-
-    description: Text | None = None
-    input_schema: dict[str, Any] | None = None
-    result_schema: dict[str, Any] | None = None
-    retry: HandlerRetry | None = None
-    timeout_seconds: PositiveSeconds | None = None
-    lease_seconds: LeaseSeconds | None = None
-    start_deadline_seconds: PositiveSeconds | None = None
-
-
-class Sdk(Tolerant):
-    """Which client speaks."""
-
-    name: Annotated[str, Field(max_length=255)]
-    version: Annotated[str, Field(max_length=255)]
-
-
-class Register(Tolerant):
-    """PUT /v1/workers/{workerId}."""
-
-    instance_id: Identifier
-    host: Annotated[str, Field(max_length=255)] | None = None
-    pool: Identifier = "default"
-    slots: Slots = 1
-    build: Identifier | None = None
-    replace: bool = False
-    sdk: Sdk | None = None
-    handlers: Annotated[list[RegisteredHandler], Field(max_length=200)]
-    schedules: Annotated[list[RegisteredSchedule], Field(max_length=200)] | None = None
