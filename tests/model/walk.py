@@ -14,6 +14,7 @@ import httpx
 import psycopg
 
 from model.records import SETTLED, Attempt, Refused, Step, Task, Wait
+from model.runs_model import MOST_STEPS
 from model.service_model import Model
 from support.clock import Clock
 from support.play import Json, Play
@@ -88,6 +89,14 @@ class Walk:
         if likely and self.odds(0.88):
             return self.chance.choice(likely[-4:] if self.odds(0.6) else likely)
         return self.chance.choice(self.held[-40:]) if self.held else None
+
+    def some_full(self, name: str) -> Held | None:
+        """The attempt of a task that keeps no more steps, while this call has not been refused for that."""
+        if not any(goal == (name, "LIMIT_EXCEEDED") for goal in self.missing()):
+            return None
+        running = [h for h in self.held if h[0].attempt is h[1] and h[0].status == "running" and not h[1].ended]
+        full = [held for held in running if len(held[0].steps) >= MOST_STEPS]
+        return self.chance.choice(full) if full and self.odds(0.5) else None
 
     def some_task(self, *status: str) -> Task | None:
         """A task, most often one in one of these states."""

@@ -172,6 +172,9 @@ class AttemptCalls(Walk):
         self.judge("heartbeat", lambda: self.model.heartbeat(task, attempt, token), answer.get("stop"), error)
 
     async def _report(self) -> None:
+        if (full := self.some_full("suspended")) is not None:
+            await self._complete(full, *self._outcome(full[0], "suspended"))
+            return
         reported = [held for held in self.held[-60:] if held[1].report is not None]
         if reported and self.odds(0.15):
             some: Held | None = self.chance.choice(reported)

@@ -23,7 +23,7 @@ class RunCalls(AttemptCalls):
     CALLS: ClassVar[dict[str, float]] = {"step_of": 10, "child": 3, "signal": 5, "read": 1, "get": 1.5}
 
     async def _step_of(self) -> None:
-        if (some := self.some(*UNENDED)) is None:
+        if (some := self.some_full("step") or self.some(*UNENDED)) is None:
             return
         task, attempt, token, item = some
         name = self._name(some, "step")
@@ -69,10 +69,11 @@ class RunCalls(AttemptCalls):
         self.judge("step", judge, told, answer if code != 200 else None, again=bool(answer.get("duplicate")))
 
     async def _child(self) -> None:
-        if (some := self.some(*UNENDED)) is None:
+        full = self.some_full("child")
+        if (some := full or self.some(*UNENDED)) is None:
             return
         task, attempt, token, item = some
-        if task.parent is not None and self.odds(0.6):
+        if full is None and task.parent is not None and self.odds(0.6):
             return  # few generations
         name, detached = self._name(some, "child"), self.odds(0.25)
         body: Json = {
