@@ -12,6 +12,7 @@ pytest_plugins = [
     "support.api",
     "support.proxy",
     "support.served",
+    "support.stream_process",
     "support.owner",
     "support.timetable",
     "support.worker_process",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 
 import psycopg
+import pytest
 
 from stream.conftest import Service
 from support.waiting import wait_until_async
@@ -46,3 +48,25 @@ async def test_b45_a_replaced_session_is_counted(service: Service) -> None:
     found = _read((await service.operator.get("/v1/metrics")).text)
     assert found["interlock_stream_sessions_replaced_total"] == 1
     assert found["interlock_stream_listen_lag_seconds"] > 0
+
+
+async def test_doctor_tells_how_late_hints_are_where_the_host_hears_them(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lag() -> float:
+        found: float = (await service.producer.get("/v1/doctor")).json()["streamLagSeconds"]
+        return found
+
+    listener = service.broadcaster.listener
+    await wait_until_async(lambda: listener.listening)
+    assert 0 <= await lag() < 5
+    assert "streamLagSeconds" not in (await service.worker.get("/v1/doctor")).json()
+    monkeypatch.setattr(listener, "listening", False)
+    monkeypatch.setattr(listener, "_proved_at", time.monotonic() - 100)
+    assert 100 <= await lag() < 105
+    monkeypatch.setattr(listener, "listening", True)
+    monkeypatch.setattr(listener, "_token", "a proof that is missing")
+    monkeypatch.setattr(listener, "_asked_at", time.monotonic() - 30)
+    assert 30 <= await lag() < 35
+    monkeypatch.setattr(listener, "lag_seconds", None)
+    assert await lag() is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -29,8 +30,9 @@ class Served:
 
 
 class _Server(threading.Thread):
-    def __init__(self, database_url: str) -> None:
+    def __init__(self, database_url: str, settings: Settings) -> None:
         super().__init__(daemon=True)
+        self._settings = settings
         self._database_url = database_url
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._server: uvicorn.Server | None = None
@@ -42,7 +44,7 @@ class _Server(threading.Thread):
         asyncio.run(self._serve())
 
     async def _serve(self) -> None:
-        app = build_app(Settings(offline_seconds=3600))
+        app = build_app(self._settings)
         database = app.state.database = Database(self._database_url, size=4)
         self.keys = await bootstrap(database, PROJECT, {})
         self._server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None, access_log=False))
@@ -57,6 +59,18 @@ class _Server(threading.Thread):
         self._listener.close()
 
 
+@contextlib.contextmanager
+def serve(database_url: str, settings: Settings) -> Iterator[Served]:
+    """The functions on a socket, without the stream: nothing here holds a wait."""
+    server = _Server(database_url, settings)
+    server.start()
+    try:
+        assert server.started.wait(30)
+        yield Served(f"http://127.0.0.1:{server.port}", server.keys)
+    finally:
+        server.stop()
+
+
 @pytest.fixture(scope="module")
 def served(clone_database: Callable[[], str], hosts: Hosts | None) -> Iterator[Served]:
     """The service on a fresh database, for all tests of one file."""
@@ -64,10 +78,5 @@ def served(clone_database: Callable[[], str], hosts: Hosts | None) -> Iterator[S
         service = hosts.serve(clone_database(), Settings(offline_seconds=3600))
         yield Served(service.url, service.info["keys"])
         return
-    server = _Server(clone_database())
-    server.start()
-    try:
-        assert server.started.wait(30)
-        yield Served(f"http://127.0.0.1:{server.port}", server.keys)
-    finally:
-        server.stop()
+    with serve(clone_database(), Settings(offline_seconds=3600)) as found:
+        yield found
