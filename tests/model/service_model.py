@@ -20,6 +20,7 @@ class Model(Runs):
         self.submits: dict[str, tuple[str, dict[str, Any]]] = {}  # by idempotency key: the task, and what was asked
         self.builds: dict[str, str | None] = {}  # by worker id
         self.handlers: dict[tuple[str, str], tuple[str, bool]] = {}  # (worker id, type) → effect safety, reconciles
+        self.served: dict[str, int] = {}  # when a process was last heard of that serves the type
         self.gone: dict[str, bool] = {}  # instances of the second worker id: whether they ended
 
     # producers
@@ -249,8 +250,13 @@ class Model(Runs):
                 self.follow(task)
 
     def starved(self) -> list[Task]:
-        """What nobody served for too long, once nobody was online for as long."""
-        return [t for t in self.tasks.values() if t.status == "queued" and t.due <= self.now - WAIT_LIMIT]
+        """What nobody served for too long, as nobody was heard of for as long."""
+        since = self.now - WAIT_LIMIT
+        return [t for t in self.tasks.values() if t.status == "queued" and t.due <= since and self.served.get(t.type, -1) < since]
+
+    def forget(self) -> None:
+        """Processes that were not heard of for so long."""
+        self.served = {type_: at for type_, at in self.served.items() if at >= self.now - WAIT_LIMIT}
 
     def starve(self, task: Task) -> None:
         """The wait limit: failed, unless somebody was to be asked what an earlier attempt did."""

@@ -91,6 +91,7 @@ class AttemptCalls(Walk):
     async def _ask(self, body: Json) -> list[Json]:
         status, answer = await self.call(self.play.http.worker, "POST", "/v1/claims", body)
         assert status == 200, answer
+        self.model.served[body["handlers"][0]["type"]] = self.model.now
         found: list[Json] = answer["attempts"]
         return found
 
@@ -169,6 +170,8 @@ class AttemptCalls(Walk):
         if await self._strange("heartbeat", "heartbeat", item):
             return
         answer, error = await self.tell("heartbeat", item)
+        if not {"serverTime", "type"} & set(answer) and "demo/hello" in self.model.served:  # a batch: a process speaks
+            self.model.served["demo/hello"] = self.model.now
         self.judge("heartbeat", lambda: self.model.heartbeat(task, attempt, token), answer.get("stop"), error)
 
     async def _report(self) -> None:

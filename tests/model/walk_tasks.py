@@ -244,8 +244,11 @@ class TaskCalls(RunCalls):
         def judge() -> None:
             self.model.register(worker, build, replace=replace, safety=safety, reconciles=reconciles, type_=type_)
 
-        if self.judge("register", judge, None, error) and worker != WORKER:
-            self.model.gone["one"] = False
+        if self.judge("register", judge, None, error):
+            if worker == WORKER:
+                self.model.served[type_] = self.model.now
+            else:
+                self.model.gone["one"] = False
 
     async def _end_instance(self) -> None:
         name = "nobody" if self.odds(0.3) else "one"
@@ -256,8 +259,7 @@ class TaskCalls(RunCalls):
     # time
 
     async def _sweep(self) -> None:
-        await self.play.sweep()
-        self.model.sweep()
+        await self._sweep_both()
         self.compare()
         await self._claim(exactly=True)
 
@@ -271,6 +273,9 @@ class TaskCalls(RunCalls):
         self.clock.advance(seconds)
         self.model.now += seconds
         self.model.gone.clear()  # forgotten
+        await self._sweep_both()
+
+    async def _sweep_both(self) -> None:
         await self.play.sweep()
         self.model.sweep()
         query = "SELECT id::text FROM tasks WHERE failure::json ->> 'code' = 'WORKER_WAIT_LIMIT'"
@@ -279,3 +284,4 @@ class TaskCalls(RunCalls):
             if task.key is None or task.id in failed:  # what its key keeps out waits without limit
                 self.model.starve(task)
                 self.count("wait limit", task.status)
+        self.model.forget()
