@@ -18,6 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
+from costs import Meter
 from load import Client, batches, drive, submits
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,15 +89,7 @@ def batch(service: dict[str, Any], _folder: Path) -> None:
 
 
 def drain(service: dict[str, Any], folder: Path) -> None:
-    count = 20_000
-    asyncio.run(
-        drive(service["serviceUrl"], service["keys"]["task-producer"], 1, batches(count // 1000, 1000, "bench/noop"), accepted)
-    )
-    with work(folder, service):
-        asyncio.run(_until_left(service, count))
-        started = time.perf_counter()
-        left = asyncio.run(_until_left(service, 0))
-        print(f"drain, one worker process          {(count - left) / (time.perf_counter() - started):8.0f} tasks/s")
+    print(f"drain, one worker process          {_drain_rate(service, folder, 20_000):8.0f} tasks/s")
 
 
 async def _until_left(service: dict[str, Any], most: int) -> int:
@@ -109,6 +104,70 @@ async def _until_left(service: dict[str, Any], most: int) -> int:
             client.close()
             return left
         await asyncio.sleep(0.05)
+
+
+def round_trip(service: dict[str, Any], folder: Path) -> None:
+    """Sixteen clients submit one task after the other, each waiting for its result; one worker process."""
+    clients, each = 16, 100
+    with work(folder, service):
+        asyncio.run(_ask_in_turn(service, 2, 2))  # the worker is there
+        with Meter(service["databaseUrl"]) as meter:
+            started = time.perf_counter()
+            asyncio.run(_ask_in_turn(service, clients, each))
+            taken = time.perf_counter() - started
+    count = clients * each
+    costs = f"{meter.costs.commits / count:.2f} commits and {meter.costs.log_bytes / count:.0f} bytes of log a task"
+    print(f"submit → result, 16 clients        {count / taken:8.0f} tasks/s    {costs}")
+
+
+async def _ask_in_turn(service: dict[str, Any], clients: int, each: int) -> None:
+    body = json.dumps({"type": "bench/noop", "schemaVersion": 1, "input": {"pad": "x" * 120}}).encode()
+
+    async def ask() -> None:
+        client = Client(service["serviceUrl"], service["keys"]["task-producer"])
+        await client.open()
+        for _ in range(each):
+            _, answer = await client.call("POST", "/v1/tasks", body)
+            task_id = json.loads(answer)["id"]
+            while json.loads((await client.call("GET", f"/v1/tasks/{task_id}?waitSeconds=20"))[1])["status"] != "succeeded":
+                pass
+        client.close()
+
+    await asyncio.gather(*(ask() for _ in range(clients)))
+
+
+def crowd(service: dict[str, Any], folder: Path) -> None:
+    """A drain on empty tables, and one beside many rows that are settled, delayed or blocked by a key."""
+    alone = _drain_rate(service, folder)
+    with psycopg.connect(service["databaseUrl"], autocommit=True) as connection:
+        for kind, count in (("settled", 1_000_000), ("delayed", 200_000), ("blocked", 5_000)):
+            connection.execute(FILL, {"project": service["project"], "kind": kind, "count": count})
+        connection.execute("ANALYZE tasks")
+    beside = _drain_rate(service, folder)
+    print(f"drain beside 1,205,000 rows ÷ alone     {beside / alone:4.2f}    {beside:.0f} and {alone:.0f} tasks/s")
+
+
+def _drain_rate(service: dict[str, Any], folder: Path, count: int = 10_000) -> float:
+    key = service["keys"]["task-producer"]
+    asyncio.run(drive(service["serviceUrl"], key, 1, batches(count // 1000, 1000, "bench/noop"), accepted))
+    with work(folder, service):
+        asyncio.run(_until_left(service, count))
+        started = time.perf_counter()
+        left = asyncio.run(_until_left(service, 0))
+        return (count - left) / (time.perf_counter() - started)
+
+
+FILL = """
+INSERT INTO tasks (id, project, type, schema_version, pool, priority, input, created_at, effect_scope, status, hold, due_at, finished_at,
+                   concurrency_key, concurrency_limit)
+SELECT gen_random_uuid(), %(project)s, 'crowd/t' || n %% 50, 1, 'default', 0, '{}', now() - interval '2 days', gen_random_uuid(),
+       CASE %(kind)s WHEN 'settled' THEN 'succeeded' ELSE 'queued' END,
+       CASE %(kind)s WHEN 'delayed' THEN 'due' WHEN 'blocked' THEN 'concurrency' END,
+       CASE %(kind)s WHEN 'delayed' THEN now() + interval '30 days' ELSE now() END,
+       CASE %(kind)s WHEN 'settled' THEN now() - interval '1 day' END,
+       CASE %(kind)s WHEN 'blocked' THEN 'crowd' END, CASE %(kind)s WHEN 'blocked' THEN 1 END
+FROM generate_series(1, %(count)s) n
+"""
 
 
 def latency(service: dict[str, Any], folder: Path) -> None:
@@ -150,7 +209,7 @@ def percentile(times: list[float], percent: int) -> float:
     return statistics.quantiles(times, n=100, method="inclusive")[percent - 1] * 1000
 
 
-FIGURES = {"submit": submit, "batch": batch, "drain": drain, "latency": latency}
+FIGURES = {"submit": submit, "batch": batch, "drain": drain, "round_trip": round_trip, "latency": latency, "crowd": crowd}
 
 
 def main() -> None:
