@@ -140,6 +140,7 @@ def crowd(service: dict[str, Any], folder: Path) -> None:
     """A drain on empty tables, and one beside many rows that are settled, delayed or blocked by a key."""
     alone = _drain_rate(service, folder)
     with psycopg.connect(service["databaseUrl"], autocommit=True) as connection:
+        connection.execute("SET statement_timeout = 0")
         for kind, count in (("settled", 1_000_000), ("delayed", 200_000), ("blocked", 5_000)):
             connection.execute(FILL, {"project": service["project"], "kind": kind, "count": count})
         connection.execute("ANALYZE tasks")
