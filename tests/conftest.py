@@ -7,6 +7,7 @@ import pytest
 pytest_plugins = [
     "support.dev_service",
     "support.hosts",
+    "support.pooler",
     "support.database",
     "support.clock",
     "support.api",
@@ -29,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="asgi",
         help="what serves the HTTP suite: this process, scripts/dev, or the built functions of scripts/lambda-local",
     )
+    parser.addoption("--pooler", action="store_true", help="the HTTP suite's service reaches its database through PgBouncer")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

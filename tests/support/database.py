@@ -162,8 +162,11 @@ def drop_database(postgres: Postgres, url: str) -> None:
 
 
 @pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    """The core's `Database` on `database_url`."""
-    opened = Database(database_url, size=8)
+async def database(request: pytest.FixtureRequest, database_url: str) -> AsyncIterator[Database]:
+    """The core's `Database` on `database_url`; with `--pooler` through PgBouncer, and then nothing is prepared."""
+    if request.config.getoption("--pooler"):
+        opened = Database(request.getfixturevalue("pooler").url(database_url), size=8, prepare=False)
+    else:
+        opened = Database(database_url, size=8)
     yield opened
     await opened.close()
