@@ -129,7 +129,7 @@ class Ends:
         """Status, events, and what the next attempt is told."""
         task.move(status, self.now)
         if said != "released":
-            task.reconcile = None
+            task.reconcile = attempt.told if status == "queued" else None
             task.note({"queued": "retry-scheduled", "waiting": "suspended"}.get(status, status))
             return
         if status == "queued" and started and attempt.safety == UNSAFE:
@@ -139,6 +139,8 @@ class Ends:
     def _end(self, task: Task, attempt: Attempt, said: str, started: bool, overdue: bool) -> End:
         left = task.attempts + 1 < task.max_attempts
         again: End = ("queued", None, True) if left else ("failed", "ATTEMPTS_EXHAUSTED", True)
+        if not left and attempt.told is not None and said != "released":  # nobody found out what was to be found out
+            again = ("outcome-unknown", ERROR if said == "retryable" else "RELEASED_UNSAFE", True)
         unsafe: End = ("outcome-unknown", "RELEASED_UNSAFE", False)
         if said == "succeeded":
             return "succeeded", None, False

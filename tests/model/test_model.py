@@ -43,6 +43,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "claim": ("taken", "nothing", "INVALID_REQUEST"),
     "repeat": ("taken", "nothing"),
     "give-back": ("taken", "again", "nothing"),
+    "reports": ("of two", "of one"),
     "heartbeat": ("taken", *STALE),
     **dict.fromkeys(("succeeded", "failed", "retryable", "unknown", "cancelled"), ("taken", "again", *STALE)),
     "suspended": ("taken", "again", *STALE, "INVALID_REQUEST", "LIMIT_EXCEEDED"),
@@ -135,7 +136,7 @@ async def walk(
 
 
 async def test_a_short_walk_makes_every_call(play: Play, clock: Clock, truth: psycopg.Connection[Any]) -> None:
-    await walk(play, clock, truth, 1, 200, 600, {name: answers[:1] for name, answers in ANSWERS.items()})
+    await walk(play, clock, truth, 1, 150, 600, {name: answers[:1] for name, answers in ANSWERS.items()})
 
 
 @pytest.mark.slow

@@ -25,7 +25,8 @@ class AttemptCalls(Walk):
         "repeat": 1,
         "give_back": 0.7,
         "heartbeat": 2,
-        "report": 9,
+        "report": 8,
+        "reports": 1,
         "release": 2,
         "wear": 0.7,
         "advance": 4,
@@ -38,13 +39,21 @@ class AttemptCalls(Walk):
             no = await self.call(self.play.http.worker, "POST", "/v1/claims", self.play.claim_body(slots=0))
             self.refused("claim", no, "INVALID_REQUEST")
             return
+        body = self._claim_body()
+        self._take(body, await self._ask(body), exactly=exactly)
+
+    def _claim_body(self) -> Json:
         ready_now = [type_ for type_ in TYPES if self.model.claimable(type_)]
         type_ = self.chance.choice(ready_now if ready_now and self.odds(0.8) else TYPES)
         slots = self.chance.randint(1, 3)
         safety, reconciles = self.chance.choice(HANDLERS)
-        body = self.play.claim_body(type=type_, slots=slots, safety=safety, reconciles=reconciles, instance=INSTANCES[type_])
+        return self.play.claim_body(type=type_, slots=slots, safety=safety, reconciles=reconciles, instance=INSTANCES[type_])
+
+    def _take(self, body: Json, attempts: list[Json], *, exactly: bool = False) -> None:
+        """What a claim was answered."""
+        type_, slots = body["handlers"][0]["type"], body["slots"]
         ended = self.model.expire(type_)
-        attempts = await self._ask(body)
+        self.model.served[type_] = self.model.now
         self.claims.append((self.model.now, body))
         given = [self.model.tasks[a["taskId"]] for a in attempts]
         ready = self.model.claimable(type_)
@@ -91,7 +100,6 @@ class AttemptCalls(Walk):
     async def _ask(self, body: Json) -> list[Json]:
         status, answer = await self.call(self.play.http.worker, "POST", "/v1/claims", body)
         assert status == 200, answer
-        self.model.served[body["handlers"][0]["type"]] = self.model.now
         found: list[Json] = answer["attempts"]
         return found
 
@@ -108,6 +116,7 @@ class AttemptCalls(Walk):
         ended = self.model.expire(body["handlers"][0]["type"])
         wanted = self.model.repeat(body["claimId"])
         attempts = await self._ask(body)
+        self.model.served[body["handlers"][0]["type"]] = self.model.now
         assert [a["attemptId"] for a in attempts] == [attempt.id for _, attempt in wanted]
         for (task, attempt), item in zip(wanted, attempts, strict=True):
             self._check_claim(task, attempt, item)
@@ -186,7 +195,7 @@ class AttemptCalls(Walk):
         if some is None:
             return
         task, attempt, _, item = some
-        said = self.chance.choices(list(OUTCOMES), list(OUTCOMES.values()))[0]
+        said = self._said()
         if attempt.deadline is not None and attempt.deadline <= self.model.now and self.odds(0.4):
             said = "cancelled"  # what a handler says that was told to stop
         fields, wait = self._outcome(task, said)
@@ -199,8 +208,36 @@ class AttemptCalls(Walk):
             return
         await self._complete(some, fields, wait)
 
+    def _said(self) -> str:
+        return self.chance.choices(list(OUTCOMES), list(OUTCOMES.values()))[0]
+
+    async def _reports(self) -> None:
+        """Two outcomes at once, be it of one attempt, and a claim behind them."""
+        first, second = self.some("running"), self.some("running")
+        if first is None or second is None:
+            return
+        if first is not second and self._root(first[0]) == self._root(second[0]):
+            return  # what follows the one would meet the other: in which order is nobody's promise
+        reports = [(some, *self._outcome(some[0], self._said())) for some in (first, second)]
+        if first is second:
+            reports[1] = reports[0]
+        claim = self._claim_body()
+        body = {"completions": [{**ids(some[3]), **fields} for some, fields, _ in reports], "claim": claim}
+        status, answer = await self.call(self.play.http.worker, "POST", "/v1/attempts/complete", body)
+        assert status == 200, answer
+        for (some, fields, wait), told in zip(reports, answer["completions"], strict=True):
+            self._judge_outcome(some, fields, wait, told, told.get("error"))
+        self._take(claim, answer["claim"]["attempts"])
+        self.count("reports", "of one" if first is second else "of two")
+
+    def _root(self, task: Task) -> str:
+        return task.id if task.parent is None else self._root(self.model.tasks[task.parent])
+
     async def _complete(self, some: Held, fields: Json, wait: Wait | None) -> None:
-        task, attempt, token, item = some
+        self._judge_outcome(some, fields, wait, *await self.tell("complete", some[3], **fields))
+
+    def _judge_outcome(self, some: Held, fields: Json, wait: Wait | None, answer: Json, error: Json | None) -> None:
+        task, attempt, token, _ = some
         said = fields["outcome"]
         values = {
             "succeeded": fields.get("result"),
@@ -213,7 +250,6 @@ class AttemptCalls(Walk):
             step, orphans = fields.get("step"), "orphanedSteps" in fields
             return self.model.report(task, attempt, token, said, value, wait=wait, step=step, orphans=orphans)
 
-        answer, error = await self.tell("complete", item, **fields)
         again = bool(answer.get("duplicate"))
         if self.judge(said, judge, (answer.get("taskStatus"), answer.get("duplicate")), error, again=again) and not again:
             self.said[attempt.id] = (fields, wait)
