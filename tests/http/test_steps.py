@@ -173,7 +173,22 @@ async def test_reconcile_of_a_handler_is_asked_by_the_next_claim(play: Play, run
     last = await runs.again(safety="non-idempotent", reconciles=True)
     assert last["reconcile"] == {"attemptId": again["attemptId"], "reason": "RELEASED"}
     await play.complete(last, "retryable", error={"code": "X"}, retryAfterSeconds=0)
-    assert (await runs.again(safety="non-idempotent", reconciles=True))["reconcile"] is None  # it asked, and says: run again
+    # Its hook may not have got an answer: what was to be found out still is.
+    assert (await runs.again(safety="non-idempotent", reconciles=True))["reconcile"] == last["reconcile"]
+
+
+async def test_the_last_attempt_that_found_nothing_out_leaves_it_unknown(play: Play, runs: Runs, clock: Clock) -> None:
+    for said in ("retryable", "cancelled"):
+        await play.submit(leaseSeconds=10, timeoutSeconds=15, retry={**NOW, "maxAttempts": 2})
+        await play.release(await runs.again(safety="non-idempotent", reconciles=True), started=True)
+        for left in (True, False):
+            attempt = await runs.again(safety="non-idempotent", reconciles=True)
+            assert attempt["reconcile"]["reason"] == "RELEASED"
+            clock.advance(15 if said == "cancelled" else 0)
+            told = await play.complete(attempt, said, error={"code": "LATER", "message": "the bank is shut"})
+            assert told["taskStatus"] == ("queued" if left else "outcome-unknown")
+        task = await play.get(attempt["taskId"])
+        assert task["failure"]["code"] == ("LATER" if said == "retryable" else "RELEASED_UNSAFE")
 
 
 async def test_limits_are_told_and_lose_nothing(play: Play, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,6 +168,27 @@ def test_a_handlers_own_hook_is_asked_before_it_runs(found: Any, status: str, re
     assert (run.status, run.result, len(count)) == (status, result, sent)
 
 
+@pytest.mark.parametrize(("tries", "status", "sent"), [(1, "succeeded", 1), (9, "outcome-unknown", 1)])
+def test_a_hook_that_asks_to_be_asked_later_is_asked_before_the_handler_runs_again(tries: int, status: str, sent: int) -> None:
+    asked: list[int] = []
+    count: list[int] = []
+
+    def send(inp: Any, ctx: TaskContext) -> Any:
+        count.append(1)
+        ctx.step("note", lambda: 1, effect_safety="pure")
+
+    def find(inp: Any, ctx: TaskContext) -> Any:
+        asked.append(1)
+        if len(asked) <= tries:
+            raise Retryable("the bank is shut")
+        return Happened("found")
+
+    run = drive(send, {}, effect_safety="non-idempotent", reconcile=find, retry=Retry(4, initial_delay=0))
+    run.crash_after("note")
+    run.advance(60)
+    assert (run.status, len(count), len(asked)) == (status, sent, min(tries + 1, 3))
+
+
 def test_how_a_handler_was_declared_counts() -> None:
     worker = TaskWorker(worker_id="kit")
 

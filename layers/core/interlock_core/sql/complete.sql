@@ -20,7 +20,9 @@ item AS MATERIALIZED (
     SELECT t.*, i.outcome, i.result AS given, i.code AS error_code, i.message, i.details, i.retry_after, i.report_hash, i.wait AS wanted, i.orphans,
            coalesce(i.step, CASE WHEN t.open_steps + t.asking_steps > 0 THEN open_step(t.id) END) AS step,
            t.status <> 'running' AS recovered,
-           t.attempts - (t.status <> 'running' AND t.attempt_expired)::integer AS before
+           t.attempts - (t.status <> 'running' AND t.attempt_expired)::integer AS before,
+           -- what this attempt was to find out: its own expiry, if there was one, is taken back
+           CASE WHEN t.reconcile::json ->> 'attemptId' = t.attempt_id::text THEN t.reconcile::json ->> 'told' ELSE t.reconcile END AS told
     -- one row by its id at a time, in the order of the items (by id): no other plan, whatever the statistics say
     FROM item i CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = i.task_id FOR NO KEY UPDATE SKIP LOCKED) t
     WHERE t.project = %(project)s AND t.attempt_id = i.attempt_id AND t.fence = i.fence AND t.token_hash = decode(i.token, 'hex')
@@ -31,7 +33,7 @@ item AS MATERIALIZED (
            AND NOT EXISTS (SELECT FROM json_array_elements_text(i.wait -> 'children') c(name)
                            WHERE NOT EXISTS (SELECT FROM steps s WHERE s.task_id = t.id AND s.name = c.name AND s.kind = 'child')))
 ), decided AS (
-    SELECT m.id, m.before, m.recovered, m.given, m.report_hash, m.wanted, m.orphans, e.status, e.counts,
+    SELECT m.id, m.before, m.recovered, m.told, m.given, m.report_hash, m.wanted, m.orphans, e.status, e.counts,
            CASE WHEN e.status IN ('failed', 'outcome-unknown') THEN
                json_build_object('code', coalesce(e.code, m.error_code), 'message',
                    CASE e.code WHEN 'ATTEMPTS_EXHAUSTED' THEN format('attempt %%s of %%s failed', m.before + 1, m.max_attempts)
@@ -60,9 +62,12 @@ item AS MATERIALIZED (
     CROSS JOIN LATERAL attempt_end(m.outcome, safe_to_repeat(m.effect_safety, m.reconciles), m.open_steps > 0 OR m.asking_steps > 0 AND NOT f.asks,
         true, m.cancel_requested, f.overdue, m.before + 1 < m.max_attempts) r
     CROSS JOIN LATERAL (SELECT r.status = 'waiting' AND m.releases >= 100 AS worn) w
-    CROSS JOIN LATERAL (SELECT w.worn AND m.before + 1 >= m.max_attempts AS last, m.asking_steps > 0 AS asking) x
-    CROSS JOIN LATERAL (SELECT CASE WHEN x.last AND x.asking THEN 'outcome-unknown' WHEN x.last THEN 'failed' ELSE r.status END AS status,
-                               CASE WHEN x.last AND x.asking THEN 'RELEASED_UNSAFE' WHEN x.last THEN 'ATTEMPTS_EXHAUSTED' ELSE r.code END AS code,
+    CROSS JOIN LATERAL (SELECT w.worn AND m.before + 1 >= m.max_attempts AS last, m.asking_steps > 0 AS asking,
+                               -- the last attempt, and it did not find out what one before it did
+                               r.code = 'ATTEMPTS_EXHAUSTED' AND m.told IS NOT NULL AS unasked) x
+    CROSS JOIN LATERAL (SELECT CASE WHEN x.last AND x.asking OR x.unasked THEN 'outcome-unknown' WHEN x.last THEN 'failed' ELSE r.status END AS status,
+                               CASE WHEN x.last AND x.asking OR x.unasked AND m.outcome = 'cancelled' THEN 'RELEASED_UNSAFE' WHEN x.unasked THEN NULL
+                                    WHEN x.last THEN 'ATTEMPTS_EXHAUSTED' ELSE r.code END AS code,
                                r.counts OR w.worn AS counts) e
 ), moved AS (
     UPDATE tasks t SET
@@ -75,7 +80,9 @@ item AS MATERIALIZED (
         finished_at = CASE WHEN d.status IN ('succeeded', 'failed', 'cancelled') THEN clock.now END,
         attempts = d.before + d.counts::integer,
         releases = CASE WHEN d.status = 'waiting' AND NOT d.counts THEN t.releases + 1 ELSE 0 END,
-        attempt_ended = true, attempt_expired = false, reconcile = NULL,
+        attempt_ended = true, attempt_expired = false,
+        -- one that asks to be tried again may not have learnt what it was to find out: the next one asks too
+        reconcile = CASE WHEN d.status = 'queued' THEN d.told END,
         wait = CASE WHEN d.status = 'waiting' THEN json_build_object('name', d.wanted -> 'name', 'signal', d.wanted -> 'signal',
                                                                      'children', d.wanted -> 'children')::text END,
         wake_at = CASE WHEN d.status = 'waiting' THEN coalesce((d.wanted ->> 'until')::timestamptz,

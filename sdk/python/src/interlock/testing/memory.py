@@ -59,7 +59,8 @@ class MemoryTask:
     children: dict[str, MemoryChild] = field(default_factory=dict)
     wait: Mapping[str, Any] | None = None
     limit: float | None = None  # until when it waits
-    reconcile: Mapping[str, Any] | None = None
+    reconcile: Mapping[str, Any] | None = None  # what the next attempt is to find out first
+    told: Mapping[str, Any] | None = None  # what this one was to
     orphaned: list[str] = field(default_factory=list)
 
     # ---- attempts
@@ -69,13 +70,13 @@ class MemoryTask:
         assert self.status == "queued"
         self.status = "running"
         self.fence += 1
-        told, self.reconcile = self.reconcile, None
+        self.told, self.reconcile = self.reconcile, None
         views = list(self.steps.values())
         claim: dict[str, Any] = {
             "taskId": self.id, "attemptId": f"attempt-{self.fence}", "attemptNumber": self.attempts + 1,
             "maxAttempts": self.retry.max_attempts, "fence": self.fence, "leaseToken": "none", "leaseSeconds": 60,
             "type": self.handler.type, "schemaVersion": self.handler.schema_version, "pool": "default", "input": self.input,
-            "tags": self.tags, "effectScope": self.id, "cancelRequested": False, "reconcile": told, "steps": views[: self.page],
+            "tags": self.tags, "effectScope": self.id, "cancelRequested": False, "reconcile": self.told, "steps": views[: self.page],
         }  # fmt: skip
         if len(views) > self.page:
             claim["stepsCursor"] = str(self.page)
@@ -131,7 +132,11 @@ class MemoryTask:
             self._end("failed", failure=error("CANCELLED_BY_HANDLER", str(fault.get("message") or "")))
         elif not self.safe:
             self._end("failed", failure=error("RETRY_NOT_SAFE", "the handler must not be run twice"))
+        elif self.told is not None and self.attempts + 1 >= self.retry.max_attempts:  # nobody is left to find it out
+            self.attempts += 1
+            self._end("outcome-unknown", failure=fault)
         else:
+            self.reconcile = self.told
             self._count(fault, report.get("retryAfterSeconds"))
 
     def _count(self, fault: Any, after: float | None) -> None:
