@@ -260,7 +260,7 @@ class Ends:
         elif ends is not None:
             by, output = "children", {"children": ends}
         elif wait.wake is not None and wait.wake <= self.now:
-            by, output = "time", {"timedOut": True}
+            by, output = self._in_vain(task, wait), {"timedOut": True}
         else:
             return False
         self.met["wait", f"{by} at once" if at_once else by] += 1
@@ -271,6 +271,13 @@ class Ends:
             task.releases = 0
             task.steps[wait.name] = Step("wait", seq, "succeeded", True, output=output, ended=seq)
         return True
+
+    def _in_vain(self, task: Task, wait: Wait) -> str:
+        """What came after the time, though nobody had looked."""
+        if any(signal.name == wait.signal and signal.taken is None for signal in task.signals.values()):
+            return "time before a signal"
+        kids = [self.tasks[task.steps[name].child or ""] for name in wait.children or ()]
+        return "time before the children" if kids and all(kid.finished is not None for kid in kids) else "time"
 
     def _signal(self, task: Task, wait: Wait) -> Signal | None:
         """The oldest of its name that came in time and was not taken."""

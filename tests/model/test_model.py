@@ -93,9 +93,12 @@ ENDS: dict[str, tuple[str, ...]] = {
     "expiry → outcome-unknown": ("LEASE_EXPIRED", "ATTEMPT_TIMEOUT"),
     "recovery": ("taken", "renewed", "told"),
     "start deadline": ("taken",),
-    "wait": ("signal", "signal at once", "children", "children at once", "time", "time at once", "known at once"),
+    "wait": (
+        "signal", "signal at once", "children", "children at once", "time", "time at once", "known at once", "time before a signal",
+        "time before the children",
+    ),
     "cancel of a child": ("queued", "running", "waiting"),
-}
+}  # fmt: skip
 
 
 @pytest.fixture

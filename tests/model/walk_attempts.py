@@ -9,8 +9,8 @@ from model.service_model import TYPES
 from model.walk import NOWHERE, Held, Walk
 from support.play import Json, ids
 
-OUTCOMES = {"succeeded": 2, "failed": 0.7, "retryable": 4, "unknown": 2, "cancelled": 1.5, "suspended": 6}
-HANDLERS = [("pure", False), ("pure", False), ("idempotent", False), (UNSAFE, False), (UNSAFE, True)]
+OUTCOMES = {"succeeded": 2, "failed": 0.7, "retryable": 3, "unknown": 1.5, "cancelled": 1.5, "suspended": 8}
+HANDLERS = [("pure", False)] * 6 + [("idempotent", False), (UNSAFE, False), (UNSAFE, True), (UNSAFE, True)]
 INSTANCES = {"demo/hello": "one", "demo/child": "kids"}
 KEYS = {"K1": 1, "K2": 2}
 WORKER = "tester"
@@ -24,12 +24,12 @@ class AttemptCalls(Walk):
         "claim": 8,
         "repeat": 1,
         "give_back": 0.7,
-        "heartbeat": 2,
-        "report": 8,
+        "heartbeat": 1.5,
+        "report": 13,
         "reports": 1,
         "release": 2,
         "wear": 0.7,
-        "advance": 4,
+        "advance": 3,
     }
 
     # claims
@@ -323,6 +323,6 @@ class AttemptCalls(Walk):
             await self._complete(some, *self._outcome(some[0], "suspended"))
 
     async def _advance(self) -> None:
-        seconds = self.chance.choice([1, 5, 16, 16, 31, 61])
+        seconds = self.chance.choice([1, 1, 5, 16, 31, 61])
         self.clock.advance(seconds)
         self.model.now += seconds

@@ -30,9 +30,9 @@ class RunCalls(AttemptCalls):
         known = task.steps.get(name)
         status = self.chance.choices(["started", "succeeded", "failed"], [4, 3, 2])[0]
         fields: Json = {"name": name, "status": status}
-        if (safety := self.chance.choice([None, None, "pure", UNSAFE, UNSAFE])) is not None:
+        if (safety := self.chance.choice([None, None, None, "pure", UNSAFE])) is not None:
             fields["effectSafety"] = safety
-        if self.odds(0.4):
+        if self.odds(0.5):
             fields["reconciles"] = True
         big = status == "succeeded" and self.odds(0.06)
         if status == "succeeded":
@@ -78,7 +78,7 @@ class RunCalls(AttemptCalls):
         name, detached = self._name(some, "child"), self.odds(0.25)
         body: Json = {
             "priority": self.chance.choice([0, 0, 5]),
-            "leaseSeconds": self.chance.choice([20, 60]),
+            "leaseSeconds": self.chance.choice([20, 60, 300]),
             "retry": {"maxAttempts": self.chance.choice([1, 2]), "initialDelaySeconds": 0, "multiplier": 2, "jitter": 0},
         }
         for field, values in {"delaySeconds": [5, 30], "startDeadlineSeconds": [1, 40]}.items():
@@ -121,9 +121,11 @@ class RunCalls(AttemptCalls):
         return True
 
     async def _signal(self) -> None:
-        if (task := self.some_task(*UNSETTLED)) is None:
+        if (task := self.some_task(*(["waiting"] if self.odds(0.5) else UNSETTLED))) is None:
             return
         name, payload = self.chance.choice(["go", "stop"]), self.chance.randint(0, 2)
+        if task.wait is not None and task.wait.signal is not None and self.odds(0.7):
+            name = task.wait.signal
         key = self.chance.choice(list(task.signals)) if task.signals and self.odds(0.25) else f"signal-{next(self.signals)}"
         if key in task.signals and self.odds(0.5):
             name, payload = task.signals[key].name, task.signals[key].payload

@@ -28,7 +28,7 @@ class TaskCalls(RunCalls):
         "resolve": 4,
         "rerun": 2,
         "list": 0.5,
-        "register": 0.7,
+        "register": 1,
         "end_instance": 0.5,
         "sweep": 2,
         "wait_limit": 0.6,
@@ -78,7 +78,7 @@ class TaskCalls(RunCalls):
         pick = self.chance.choice
         body: Json = {
             "priority": pick([0, 0, 5]),
-            "leaseSeconds": pick([20, 60]),
+            "leaseSeconds": pick([20, 60, 300]),
             "retry": {"maxAttempts": pick([1, 2, 3, 4]), "initialDelaySeconds": pick([0, 0, 10]), "multiplier": 2, "jitter": 0},
         }
         if self.odds(0.25):
@@ -228,10 +228,13 @@ class TaskCalls(RunCalls):
         self.count("list", "taken")
 
     async def _register(self) -> None:
+        strict = self.model.handlers.get((WORKER, "demo/hello"), ("pure", True))[0] == UNSAFE
         both = [(WORKER, "demo/hello"), ("sleeper", "demo/offline")]
-        worker, type_ = self.chance.choice(both if self.model.gone else both[1:])
+        worker, type_ = self.chance.choice(both[:1] if strict else both if self.model.gone else both[1:])
         build, replace = self.chance.choice([None, "1", "2", "3"]), self.odds(0.2)
-        safety, reconciles = self.chance.choice([("pure", False), ("pure", True), ("idempotent", True), (UNSAFE, True)])
+        safety, reconciles = self.chance.choice(
+            [("pure", False), ("pure", True), ("pure", True), ("idempotent", True), (UNSAFE, True)]
+        )
         handler = {"type": type_, "schemaVersion": 1, "effectSafety": safety, "reconciles": reconciles}
         body = {"instanceId": "one", "slots": 1, "handlers": [handler], "replace": replace} | ({"build": build} if build else {})
         if self.odds(0.15):
