@@ -161,3 +161,23 @@ def test_results_that_do_not_fit_into_the_wait_are_read(monkeypatch: pytest.Monk
         run.finish_child(name, n)
     monkeypatch.undo()
     assert run.result == [0, 1, 2, 3, 4]
+
+
+def test_failures_that_do_not_fit_into_the_wait_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from interlock.testing.memory import MemoryChild
+
+    whole = MemoryChild.to_wire
+
+    def handler(inp: Any, ctx: TaskContext) -> Any:
+        (end,) = ctx.gather(ctx.child("a/b", 1, None, name="kid"), return_exceptions=True)
+        return [end.code, end.message]
+
+    run = drive(handler)
+    assert run.status == "waiting"
+    monkeypatch.setattr(MemoryChild, "to_wire", lambda self: {k: v for k, v in whole(self).items() if k not in ("result", "failure")})
+    (kid,) = run._task.children.values()
+    kid.status, kid.failure = "failed", {"code": "BAD", "message": "long"}
+    run._task.look()
+    monkeypatch.undo()
+    run.advance(0)
+    assert run.result == ["BAD", "long"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -217,3 +218,16 @@ def test_many_large_steps_resume_and_all_children_arrive(live: Live) -> None:
     assert task.failure is None
     assert task.result[1] == 200 * 20_000
     assert sorted(calls) == list(range(300))
+
+
+def test_a_wait_that_is_refused_fails_the_task(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interlock.waits.read_time", lambda text: datetime(2030, 1, 1, tzinfo=UTC))
+
+    def handler(inp: Any, ctx: TaskContext) -> Any:
+        ctx.sleep_until("soon")
+
+    live.start(handler, effect_safety="pure")
+    task = live.wait(live.submit({}, lease=60))
+    assert task.failure is not None
+    assert (task.failure.code, "the wait is refused" in task.failure.message) == ("INVALID_REQUEST", True)
+    wait_until(lambda: not live.spooled())

@@ -52,6 +52,22 @@ async def work(inp, ctx):
 """
 
 
+STEPS = """
+def fork(inp):
+    child = os.fork()
+    if child == 0: return come_out(inp)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+@worker.handle(TYPE, 1, effect_safety="idempotent", isolation=ISOLATION)
+def work(inp, ctx):
+    if inp != "step": return ctx.step("fork", fork, inp)
+    child = os.fork()
+    if child == 0: ctx.step("once", lambda: note("stored by the child"))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+ASYNC_STEPS = STEPS.replace(", isolation=ISOLATION", "").replace("def work", "async def work").replace("ctx.step", "await ctx.step")
+
+
 def exit_codes(live: Live, *inputs: str) -> list[int]:
     return [live.wait(task_id).result for task_id in [live.submit(inp, lease=30) for inp in inputs]]
 
@@ -66,6 +82,17 @@ def test_a_child_that_comes_out_of_its_handler_ends_there(live: Live, program: s
     process.signal(signal.SIGTERM)
     assert process.wait() == 0
     assert process.notes() == [*["child"] * 4, "ended"]
+
+
+@pytest.mark.parametrize("program", [
+    STEPS.replace("ISOLATION", "'thread'"), STEPS.replace("ISOLATION", "'process'"), ASYNC_STEPS,
+    ASYNC_STEPS.replace("def fork", "async def fork"),
+], ids=["sync", "process", "async", "coroutine"])  # fmt: skip
+def test_a_child_that_comes_out_of_a_step_stores_nothing_and_ends_there(live: Live, program: str) -> None:
+    process = live.process(HEAD + program + "\nif __name__ != '__main__': worker.run = lambda: None\n")
+    assert exit_codes(live, "return", "raise", "exit", "step") == [0, 1, 3, 1]
+    assert process.notes().count("child") == 3
+    assert "stored" not in process.notes()
 
 
 def test_a_child_forked_on_the_loop_does_not_run_what_others_were_doing(live: Live) -> None:

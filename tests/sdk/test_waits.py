@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from interlock.testing import drive
 from sdk.test_steps import failed
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
+EAST = timezone(timedelta(hours=9))
 
 
 def test_a_sleep_ends_at_its_instant() -> None:
@@ -53,6 +54,13 @@ def test_a_duration_has_to_be_one(value: Any) -> None:
 
 def test_an_instant_needs_a_zone() -> None:
     assert failed(drive(lambda inp, ctx: ctx.sleep_until(datetime(2030, 1, 1))))[0] == "ValueError"  # noqa: DTZ001
+
+
+@pytest.mark.parametrize("value", [
+    "soon", "", "0001-01-01T00:00:00Z", datetime(9999, 12, 31, tzinfo=UTC), datetime.min.replace(tzinfo=EAST),
+])  # fmt: skip
+def test_an_instant_is_one_that_the_service_takes(value: Any) -> None:
+    assert failed(drive(lambda inp, ctx: ctx.sleep_until(value)))[0] == "ValueError"
 
 
 # ---- signals

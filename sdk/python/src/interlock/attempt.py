@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring_ascii
@@ -48,6 +49,7 @@ class Attempt:
         "ids",
         "lease_seconds",
         "notes",
+        "pid",
         "renewed_at",
         "run",
         "sent",
@@ -68,6 +70,7 @@ class Attempt:
         self.notes: Notes | None = None
         self.context: TaskContext | None = None
         self.run: Run | None = None
+        self.pid = os.getpid()  # a child that its handler forks holds no lease
         self.started = False
         self.finished = False
         self.sent = False

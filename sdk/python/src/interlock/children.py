@@ -129,13 +129,13 @@ async def wait_for(run: Run, call: Call, children: Sequence[Child]) -> list[Any]
         part = call if not place else run.allot(f"{call.name}/{place // WAIT_CHILDREN + 1}")
         output = await wait(run, part, {"children": names[place : place + WAIT_CHILDREN]})
         ends.update((str(view.get("name")), view) for view in output.get("children") or ())
-    if any(view.get("status") == "succeeded" and "result" not in view for view in ends.values()):
+    if any("result" not in view for view in ends.values()):
         ends = await read_ends(run)
     return [read_end(child, ends.get(child.name) or {}) for child in children]
 
 
 async def read_ends(run: Run) -> dict[str, Mapping[str, Any]]:
-    """How the children ended, where their results were too large for the wait's own output."""
+    """How the children ended, where their results and failures were too large for the wait's own output."""
     ends: dict[str, Mapping[str, Any]] = {}
     cursor: str | None = None
     while True:

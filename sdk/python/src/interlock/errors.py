@@ -211,8 +211,9 @@ class GatherFailed(InterlockError):
 class RunError(InterlockError):
     """A durable run cannot go on, since its program broke a rule or a limit; the task fails with `code`.
 
-    `REPEATED_NAME`, `STEP_IN_STEP`, `STEP_KIND_CHANGED`, `NOT_AWAITED`, `WRONG_THREAD`, `WAIT_NOT_ALLOWED`, `SUSPEND_SWALLOWED`, or the
-    code with which the service refused (`LIMIT_EXCEEDED`, `PAYLOAD_TOO_LARGE`, …). Catching it does not undo it.
+    `REPEATED_NAME`, `STEP_IN_STEP`, `STEP_KIND_CHANGED`, `NOT_AWAITED`, `WRONG_THREAD`, `WRONG_PROCESS`, `WAIT_NOT_ALLOWED`,
+    `SUSPEND_SWALLOWED`, or the code with which the service refused (`LIMIT_EXCEEDED`, `PAYLOAD_TOO_LARGE`, …). Catching it
+    does not undo it.
     """
 
     def __init__(self, code: str, message: str, details: Mapping[str, Any] | None = None) -> None:

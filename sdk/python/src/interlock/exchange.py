@@ -197,7 +197,9 @@ class Exchange:
             self._complete(outcomes[:middle], None)
             self._complete(outcomes[middle:], None)
         else:
-            self._refuse(outcomes[0], error)
+            instead = self._refuse(outcomes[0], error)
+            if instead is not None:
+                self._ledger.put_back([instead])
         return None
 
     def _judge(self, outcomes: Sequence[Outcome], verdicts: Sequence[Any]) -> None:
@@ -220,13 +222,17 @@ class Exchange:
                     outcome.not_before = clock.now() + jittered(pause)
                     again.append(outcome)
                     continue
-                self._refuse(outcome, error)
+                instead = self._refuse(outcome, error)
+                if instead is not None:
+                    again.append(instead)
+                    continue
             settled.append(outcome.attempt)
         self._ledger.let_go(settled)
         if again:
             self._ledger.replay(again)
 
-    def _refuse(self, outcome: Outcome, error: ApiError) -> None:
+    def _refuse(self, outcome: Outcome, error: ApiError) -> Outcome | None:
+        """What is to be sent in place of an outcome that is refused for good, if anything."""
         if error.code == "STALE_ATTEMPT":
             log.warning("the outcome of task %s came too late: the attempt %s is no longer current", outcome.task_id,
                         outcome.attempt_id)  # fmt: skip
@@ -234,10 +240,16 @@ class Exchange:
         elif error.code == "EPOCH_CHANGED":
             log.error("the outcome of task %s is from before a restore of the service; it is set aside", outcome.task_id)
             self._spool.set_aside(outcome, str(error))
+        elif outcome.status == "suspended" and error.code in ("INVALID_REQUEST", "LIMIT_EXCEEDED"):
+            # A wait is no work that could be lost: the task says what is wrong with it, rather than run into it again.
+            log.error("the wait of task %s is refused, and the task fails: %s", outcome.task_id, error)
+            self._spool.settle(outcome)
+            return outcome.fail(error.code, f"the wait is refused: {error.detail or error.title}")
         else:
             log.error("the outcome of task %s is refused and goes to quarantine: %s", outcome.task_id, error)
             self._spool.quarantine(outcome, str(error))
         self._ledger.let_go([outcome.attempt])
+        return None
 
     # ---- claims
 

@@ -11,12 +11,14 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import os
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from interlock.attempt import Attempt
+from interlock.forking import end_child
 from interlock.port import Stopped
 from interlock.threads import CallThreads
 
@@ -61,6 +63,23 @@ def is_coroutine_function(fn: Any) -> bool:
     )
 
 
+@contextlib.contextmanager
+def same_process() -> Iterator[None]:
+    """Around a function of the user's: a child that it forked, and that comes out of it as well, ends there.
+
+    It would go on as the parent does, and store what it made of the step under the parent's lease.
+    """
+    pid = os.getpid()
+    try:
+        yield
+    except BaseException as error:
+        if os.getpid() != pid:
+            end_child(error)
+        raise
+    if os.getpid() != pid:
+        end_child()
+
+
 class SyncHands:
     """Everything in the handler's thread."""
 
@@ -73,11 +92,13 @@ class SyncHands:
 
     async def run_step(self, name: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ARG002
         """As Hands.run_step."""
-        return fn(*args, **kwargs)
+        with same_process():
+            return fn(*args, **kwargs)
 
     async def ask_hook(self, name: str, hook: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ARG002
         """As Hands.ask_hook."""
-        return hook(*args, **kwargs)
+        with same_process():
+            return hook(*args, **kwargs)
 
     async def pause(self, seconds: float) -> None:
         """As Hands.pause."""
@@ -118,9 +139,15 @@ class AsyncHands:
 
     async def _do(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if is_coroutine_function(fn):
-            return await fn(*args, **kwargs)
+            with same_process():
+                return await fn(*args, **kwargs)
+
+        def call() -> Any:
+            with same_process():
+                return fn(*args, **kwargs)
+
         context = contextvars.copy_context()
-        value = await in_thread(self._functions, partial(context.run, partial(fn, *args, **kwargs)))
+        value = await in_thread(self._functions, partial(context.run, call))
         return await value if inspect.isawaitable(value) else value
 
 

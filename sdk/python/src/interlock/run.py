@@ -8,7 +8,9 @@ is kept: `fault` (the task fails, or is unknown, whatever the handler makes of t
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import unicodedata
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -114,6 +116,7 @@ class Run:
     def is_patched(self, name: str) -> bool:
         """Whether the run is to go the new way: unless it went past this place before the program knew it."""
         full = f"patched:{name}"
+        self._refuse_child()
         with self._lock:
             self._refuse_late()
             known = self._marks.get(full)
@@ -138,6 +141,7 @@ class Run:
         check_name(base)
         full = base if key is None else f"{base}:{check_name(key)}"
         check_name(full)
+        self._refuse_child()
         elsewhere = self._find_place()
         inside = current_step.get()
         with self._lock:
@@ -175,6 +179,11 @@ class Run:
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
         return task is not self.owner
+
+    def _refuse_child(self) -> None:
+        """Nothing begins in a child that the handler forked. Called without the lock: a thread of the parent may hold it."""
+        if os.getpid() != self.attempt.pid:
+            raise RunError("WRONG_PROCESS", "a forked child calls its parent's context: the run and its lease are the parent's")
 
     def _refuse_late(self) -> None:
         """Nothing new begins once the run is to fail or to suspend."""
@@ -313,7 +322,7 @@ def check_name(name: Any) -> str:
         not isinstance(name, str)
         or not name.strip()
         or len(name) > 255
-        or any(ord(letter) < 32 or ord(letter) == 127 for letter in name)
+        or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name)
     ):
-        raise ValueError(f"a name is a text of 1 to 255 characters without control characters, got {name!r}")
+        raise ValueError(f"a name is a text of 1 to 255 characters without control characters or lone surrogates, got {name!r}")
     return name

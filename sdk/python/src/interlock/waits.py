@@ -12,7 +12,7 @@ from typing import Any
 from interlock.errors import WaitTimeout
 from interlock.run import Call, Run
 from interlock.submission import to_seconds
-from interlock.tasks import write_time
+from interlock.tasks import read_time, write_time
 
 LONGEST = 315_360_000
 """Seconds: what the service takes."""
@@ -61,5 +61,12 @@ def read_duration(value: float | timedelta, what: str) -> float:
 
 
 def read_instant(value: datetime | str) -> str:
-    """An instant for the protocol. Raises ValueError for a time without a zone."""
-    return write_time(value)
+    """An instant for the protocol. Raises ValueError for what is none, or no time that the service takes."""
+    try:
+        text = write_time(value)
+    except OverflowError:
+        text = ""
+    instant = read_time(text)
+    if instant is None or not 1970 <= instant.year < 9000:
+        raise ValueError(f"a time to wait for is an instant between the years 1970 and 9000, got {value!r}")
+    return text
