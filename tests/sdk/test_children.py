@@ -174,7 +174,9 @@ def test_failures_that_do_not_fit_into_the_wait_are_read(monkeypatch: pytest.Mon
 
     run = drive(handler)
     assert run.status == "waiting"
-    monkeypatch.setattr(MemoryChild, "to_wire", lambda self: {k: v for k, v in whole(self).items() if k not in ("result", "failure")})
+    monkeypatch.setattr(
+        MemoryChild, "to_wire", lambda self: {k: v for k, v in whole(self).items() if k not in ("result", "failure")}
+    )
     (kid,) = run._task.children.values()
     kid.status, kid.failure = "failed", {"code": "BAD", "message": "long"}
     run._task.look()
