@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import logging
+import os
 import re
+import socket
+import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import boto3
+import httpx
 import psycopg
 import pytest
 from botocore.auth import SigV4Auth
@@ -21,11 +28,15 @@ from moto.server import ThreadedMotoServer
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+import guard
 from gateway import make_event, read_answer
+from interlock_core import aws
 from interlock_core.address import Address, _url_of
 from interlock_core.aws import AwsFailed, Credentials, fetch_secret, make_login_token, sign
 from interlock_core.errors import Unavailable
 from interlock_core.settings import Platform, Settings
+from support.waiting import wait_until
+from template import ROOT
 
 REGION = "eu-central-1"
 ENVIRONMENT = {
@@ -128,6 +139,48 @@ def test_a_built_function_reads_its_secret(
     function = open_function("SubmitFunction", AWS_ENDPOINT_URL_SECRETS_MANAGER=moto_url, **settings)
     for _ in range(2):
         assert producer.send(function, "POST", "/v1/tasks", TASK).status == 201
+
+
+@pytest.mark.slow
+def test_the_streams_process_reads_its_secret(secrets: Any, database_url: str, tmp_path: Path) -> None:
+    """As its container is told: by an ARN, with the role's credentials."""
+    arn = make_secret(secrets, {"url": database_url})
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+    environment = {**os.environ, "INTERLOCK_SERVER_DATABASE_SECRET_ARN": arn, "INTERLOCK_SERVER_POOL_SIZE": "4"}
+    line = [sys.executable, str(ROOT / "functions" / "stream" / "serve.py"), "--host", "127.0.0.1", "--port", str(port)]
+    with (tmp_path / "output").open("wb") as output:
+        process = guard.start(line, output=output, environment=environment)
+    try:
+
+        def ready() -> bool:
+            try:
+                return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
+            except httpx.TransportError:
+                return False
+
+        wait_until(ready, 30)
+    finally:
+        process.stop()
+
+
+def test_a_containers_credentials_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"AccessKeyId": "A", "SecretAccessKey": "S", "Token": self.path}).encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        monkeypatch.setattr(aws, "_CONTAINER_HOST", f"http://127.0.0.1:{server.server_port}")
+        found = aws.find_credentials(Platform(container_credentials="/v2/credentials/one"))
+        thread.join()
+    assert found == Credentials("A", "S", "/v2/credentials/one")
 
 
 def test_an_unknown_secret_is_refused_by_name(secrets: Any) -> None:
