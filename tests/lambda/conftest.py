@@ -1,12 +1,10 @@
-"""One build for the whole test run, and the functions of it as processes."""
+"""One build for all test runs of a tree, and the functions of it as processes."""
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import importlib.util
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,21 +27,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> builds.Built:
-    """The artifacts of template.yaml, built once for all processes of this test run."""
+def built() -> builds.Built:
+    """The artifacts of template.yaml, built once for this state of the tree."""
     if "{}.{}".format(*sys.version_info) != sam_cli.BUILD_PYTHON:
         pytest.skip(f"the artifacts are built for Python {sam_cli.BUILD_PYTHON}, which this environment is not")
-    base = tmp_path_factory.getbasetemp()
-    # Under xdist each process has a folder below the run's own.
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "lambda build"
-    folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        done = folder / "done"
-        if not done.exists():
-            builds.build(folder)
-            done.touch()
-    return builds.open_build(folder)
+    return builds.build_once()
 
 
 @pytest.fixture
