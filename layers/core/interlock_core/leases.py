@@ -137,7 +137,7 @@ async def retain(database: Database, settings: Settings, seconds: float = 20.0, 
         row = (await database.one(retention_sql.delete(keep_seconds=settings.retention_seconds, limit=batch)))[0]
         for name in done:
             done[name] += getattr(row, name)
-        if row.tasks < batch:
+        if not row.tasks:  # a batch that was not full may have let go of children
             break
     await database.one(retention_sql.done())
     return done

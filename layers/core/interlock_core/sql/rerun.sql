@@ -1,14 +1,15 @@
 -- Makes a new task of a settled one: type, version, input, pool, priority, tags, concurrency and the policy that was submitted;
 -- not its key, time, parent, schedule or signals. From a step: with the outcomes that were stored before
 -- that step's first event.
--- Locks: the new key, then (keyed tasks) the concurrency key through admit.sql.
+-- Locks: the new key, the source (shared), then (keyed tasks) the concurrency key through admit.sql.
 -- Called by rerun.rerun: submit.reserve · insert · submit.lock_keys · admit.admit.
 
 -- :: insert
 WITH clock AS MATERIALIZED (SELECT app_now() AS now),
 source AS MATERIALIZED (
     SELECT t.*, i.task_id AS owner, coalesce(i.hash <> %(hash)s, false) AS differs
-    FROM tasks t LEFT JOIN idempotency i ON i.project = %(project)s AND i.key = %(idempotency_key)s
+    -- retention, which would let go of the children that are kept, waits for nobody
+    FROM (SELECT * FROM tasks WHERE id = %(source)s FOR KEY SHARE) t LEFT JOIN idempotency i ON i.project = %(project)s AND i.key = %(idempotency_key)s
     WHERE t.project = %(project)s AND t.id = %(source)s
 ), checked AS MATERIALIZED (
     SELECT CASE WHEN s.differs THEN refuse('IDEMPOTENCY_CONFLICT')

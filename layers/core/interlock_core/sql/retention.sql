@@ -1,5 +1,5 @@
 -- Deletes settled tasks whole (journal, steps, signals and idempotency key with them) once they were kept long enough: only with their key
--- expired and their parent settled. Bounded: every run shrinks the backlog, whatever its size.
+-- expired and after their parent. Bounded: every run shrinks the backlog, whatever its size.
 -- Locks: tasks with SKIP LOCKED. Called by leases.retain, again and again until nothing is left or time is up.
 
 -- :: delete
@@ -8,9 +8,8 @@ old AS MATERIALIZED (
     SELECT t.id FROM tasks t, clock
     WHERE t.finished_at < (SELECT now FROM clock) - make_interval(secs => %(keep_seconds)s)
       AND NOT EXISTS (SELECT FROM idempotency i WHERE i.task_id = t.id AND i.expires_at > clock.now)
-      AND (t.parent_id IS NULL OR NOT EXISTS (SELECT FROM tasks p WHERE p.id = t.parent_id AND p.finished_at IS NULL))
-      -- nor while an unsettled rerun of the parent may read its outcome
-      AND (t.parent_id IS NULL OR NOT EXISTS (SELECT FROM steps s JOIN tasks p ON p.id = s.task_id WHERE s.child_id = t.id AND p.finished_at IS NULL))
+      -- a child outlives its parent and every rerun that kept it: a later rerun may wait for its outcome again
+      AND (t.parent_id IS NULL OR NOT EXISTS (SELECT FROM steps s WHERE s.child_id = t.id))
     ORDER BY t.finished_at LIMIT %(limit)s FOR UPDATE OF t SKIP LOCKED
 ), events AS (
     DELETE FROM journal j WHERE j.task_id = ANY(ARRAY(SELECT id FROM old)) RETURNING 1
