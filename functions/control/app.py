@@ -21,6 +21,7 @@ OPERATOR = ("operator",)
 @endpoint("POST", "/v1/tasks/{id}/cancel", keys=BOTH, body=Cancel)
 async def cancel(call: Call) -> dict[str, Any]:
     """Cancel a task: at once where nobody runs it, through its holder where somebody does."""
+    await tasks.check_scope(call.database, call.key, call.path_id())
     return await cancelling.cancel(call.database, call.settings, call.key.project, call.path_id(), call.body.reason)
 
 
@@ -34,6 +35,7 @@ async def resolve(call: Call) -> dict[str, Any]:
 @endpoint("POST", "/v1/tasks/{id}/rerun", keys=BOTH, body=Rerun, status=201)
 async def rerun(call: Call) -> Answer:
     """Make a new task of a settled one, with another input if given."""
+    await tasks.check_scope(call.database, call.key, call.path_id())
     given = jsontext.members(call.text).get("input")
     view, new = await rerunning.rerun(call.database, call.settings, call.key, call.path_id(), call.body, given)
     return Answer(view, 201 if new else 200, {"location": f"/v1/tasks/{view['id']}"})
@@ -42,6 +44,7 @@ async def rerun(call: Call) -> Answer:
 @endpoint("POST", "/v1/tasks/{id}/signals", keys=("task-producer",), body=Signal, status=201)
 async def signal(call: Call) -> Answer:
     """Send a task a signal: kept until a wait takes it, stored once under its key."""
+    await tasks.check_scope(call.database, call.key, call.path_id())
     payload = jsontext.members(call.text)["payload"]
     answer, new = await waits.signal(call.database, call.key.project, call.path_id(), call.body, payload)
     return Answer(answer, 201 if new else 200)

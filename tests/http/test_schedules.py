@@ -240,10 +240,11 @@ async def test_a_narrowed_producer_schedules_its_types_only(timetable: Timetable
     assert (await narrowed.put("/v1/schedules/mine", json={**body, "type": "audio/cut"})).status_code == 201
     refusals = [
         await narrowed.put("/v1/schedules/other", json={**body, "type": "video/cut"}),
+        await narrowed.put("/v1/schedules/nightly", json={**body, "type": "audio/cut"}),
         await narrowed.delete("/v1/schedules/nightly"),
         *[await narrowed.post(f"/v1/schedules/nightly/{call}", json={}) for call in ("pause", "resume", "trigger")],
     ]
-    assert [(answer.status_code, answer.json()["code"]) for answer in refusals] == [(403, "SCOPE_DENIED")] * 5
+    assert [(answer.status_code, answer.json()["code"]) for answer in refusals] == [(403, "SCOPE_DENIED")] * 6
 
 
 async def test_another_projects_schedule_does_not_exist(timetable: Timetable) -> None:

@@ -54,6 +54,8 @@ async def put(database: Database, settings: Settings, key: Key, wanted: Wanted) 
     for _ in range(TRIES):
         before, steps = await _change(database, settings, key, wanted.owner, [stored])
         known = before.get(wanted.name)
+        if known is not None:
+            check_scope(key, known.type)
         try:
             if steps:
                 note = _note(key, "schedule-put", wanted.owner, wanted.name)

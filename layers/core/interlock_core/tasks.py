@@ -14,6 +14,7 @@ from .db import Database, statements
 from .errors import (
     InvalidRequest,
     NotFound,
+    ScopeDenied,
     TaskNotUnknown,
 )
 from .ids import new_id
@@ -49,6 +50,15 @@ async def find(database: Database, project: str, task_id: UUID) -> Any:
     if not rows:
         raise NotFound(f"there is no task {task_id} in this project")
     return rows[0]
+
+
+async def check_scope(database: Database, key: Key, task_id: UUID) -> None:
+    """Raises ScopeDenied where the key is narrowed to types other than the task's. One that is not narrowed costs nothing."""
+    if key.types is None:
+        return
+    task_type = (await find(database, key.project, task_id)).type
+    if not key.allows_type(task_type):
+        raise ScopeDenied(f"the key is narrowed to the types {', '.join(key.types)}; the task is of {task_type}")
 
 
 async def wait(database: Database, project: str, row: Any, seconds: float) -> Any:
