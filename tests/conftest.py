@@ -37,6 +37,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [] if config.getoption("--all") else [item for item in items if item.get_closest_marker("slow")]
     markers = {"asgi": (), "dev": ("in_process",), "lambda-local": ("in_process", "warm")}[config.getoption("--host")]
     left_out += [item for item in items if any(map(item.get_closest_marker, markers)) and item not in left_out]
+    if markers:  # what is patched here is not patched there
+        patched = {"http", "monkeypatch"}
+        left_out += [item for item in items if patched <= set(getattr(item, "fixturenames", ())) and item not in left_out]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
 
