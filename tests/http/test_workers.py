@@ -275,3 +275,26 @@ async def test_a_heartbeat_that_comes_after_the_goodbye_does_not_bring_a_process
     assert answer.status_code == 404 or answer.json()["state"] == "offline"
     task = await play.submit()
     assert (task["waiting"]["reason"], task["waiting"]["detail"][:9]) == ("no-worker", "no worker")
+
+
+async def test_b54_processes_that_died_do_not_pile_up(play: Play, clock: Clock) -> None:
+    """A crash a second for a minute: the latest dead ones stay for whoever looks, and those that tasks name as their holder."""
+
+    async def register(instance_id: str, *types: str) -> None:
+        handlers = [{"type": name, "schemaVersion": 1, "effectSafety": "pure"} for name in types]
+        body = {"instanceId": instance_id, "slots": 1, "handlers": handlers}
+        assert (await play.http.worker.put("/v1/workers/crashing", json=body)).status_code == 200
+
+    await register("served-more", "demo/crash", "demo/other")
+    await register("holder", "demo/crash")
+    await play.submit(type="demo/crash", leaseSeconds=3600)
+    claim = {"workerId": "crashing", "instanceId": "holder", "claimId": "c", "pool": "default", "slots": 1}
+    answer = await play.http.worker.post(
+        "/v1/claims", json={**claim, "handlers": [{"type": "demo/crash", "schemaVersion": 1, "effectSafety": "pure"}]}
+    )
+    assert len(answer.json()["attempts"]) == 1
+    for number in range(60):
+        clock.advance(60)
+        await register(f"process-{number}", "demo/crash")
+    shown = {i["instanceId"] for i in (await play.http.operator.get("/v1/workers/crashing")).json()["instances"]}
+    assert shown == {"served-more", "holder", *(f"process-{number}" for number in range(39, 60))}

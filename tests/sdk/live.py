@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from interlock import Client, Task, TaskProducer, TaskWorker
+from interlock import Client, Task, TaskProducer, TaskWorker, starts
 from support.dev_service import DevService
 from support.proxy import MakeProxy, Proxy
 from support.waiting import wait_until
@@ -138,7 +138,7 @@ class Live:
         return [event.kind for event in self.producer.journal(task_id)]
 
     def spooled(self) -> list[Path]:
-        return [path for path in self.folder.glob("spool-*/**/*") if path.is_file() and path.name != "lock"]
+        return [path for path in self.folder.glob("spool-*/**/*") if path.is_file() and path.name not in ("lock", starts.NAME)]
 
     def close(self) -> None:
         for process in self._processes:

@@ -69,6 +69,7 @@ async def register(
         sql.clear(**place),
         sql.handlers(**place, pool=request.pool, handlers=text),
         sql.types(project=key.project, handlers=text),
+        sql.supersede(**place, instance_id=request.instance_id, serves=sorted(names), offline_seconds=settings.offline_seconds),
         sql.instance(**place, **program, serves=sorted(names)),
     ]
     enrolled, seen = await _enrol(database, settings, key, worker_id, request, enrolment, wanted)

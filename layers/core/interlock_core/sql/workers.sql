@@ -1,7 +1,7 @@
 -- Registration of a worker program, and the end of one of its processes.
 -- Locks: the worker id's row (two registrations of one worker id come one after another), its handlers, the instance's row;
 -- queued tasks with SKIP LOCKED, in a transaction of their own. A claim locks neither of the first two, so it never waits here.
--- Called by workers.register: enrol · clear · handlers · types · instance, then start_deadlines until none is left; and by workers.remove.
+-- Called by workers.register: enrol · clear · handlers · types · supersede · instance, then start_deadlines until none is left; and by workers.remove.
 
 -- :: enrol
 -- A build is compared only with another build: one that is not named neither wins nor loses.
@@ -45,6 +45,20 @@ ON CONFLICT (project, worker_id, instance_id) DO UPDATE
     SET pool = excluded.pool, slots = excluded.slots, serves = excluded.serves, host = excluded.host, build = excluded.build,
         sdk = excluded.sdk, registered = true, last_seen = excluded.last_seen, ended_at = NULL
 RETURNING last_seen AS now
+
+-- :: supersede
+-- Processes of this worker id that are gone, but for the latest twenty: one that crashes in a loop leaves thousands a day. Those that
+-- served what this one does not, or that tasks still name as their holder, stay until the sweep forgets them.
+WITH gone AS (
+    SELECT i.ctid FROM instances i
+    WHERE i.project = %(project)s AND i.worker_id = %(worker_id)s AND i.instance_id <> %(instance_id)s AND i.serves <@ %(serves)s
+      AND (i.ended_at IS NOT NULL
+           OR i.last_seen < (SELECT app_now()) - make_interval(secs => greatest(%(offline_seconds)s, 1.5 * i.told_seconds)))
+      AND NOT EXISTS (SELECT FROM tasks t WHERE t.project = i.project AND t.instance_id = i.instance_id AND t.claim_id IS NOT NULL
+                        AND t.status = 'running' AND t.worker_id = i.worker_id)
+    ORDER BY i.last_seen DESC OFFSET 20 LIMIT 500 FOR UPDATE SKIP LOCKED
+)
+DELETE FROM instances i USING gone WHERE i.ctid = gone.ctid
 
 -- :: start_deadlines
 -- A smaller start deadline reaches back to tasks that wait already; a submit reads the handlers for itself. Bounded: what is

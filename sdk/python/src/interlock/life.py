@@ -23,6 +23,7 @@ from interlock.outcome import RESULT_BYTES, Release
 from interlock.renewal import Renewal
 from interlock.running import Runner
 from interlock.spool import Spool
+from interlock.starts import forget_start, note_start
 from interlock.stream import Stream
 from interlock.version import VERSION
 
@@ -113,7 +114,7 @@ class Life:
 
     def _keep(self) -> None:
         try:
-            self._register(first=True)
+            self._register_first()
             self._begin()
             self.settled.set()
             while not self.drain_begun.is_set():
@@ -133,6 +134,19 @@ class Life:
         finally:
             self._end()
             self.settled.set()
+
+    def _register_first(self) -> None:
+        start = note_start(self._spool.folder, self._plan.instance_id)
+        if start.delay:
+            log.warning(
+                "started %d times in a row, and never ended as it was told to: it registers in %.0f s", start.row + 1, start.delay
+            )
+            self.drain_begun.wait(start.delay)
+        if self.drain_begun.is_set():
+            return
+        self._register(first=True)
+        if start.before is not None:  # It held this spool, so it has ended: nobody is to count on it.
+            self._sign_off(start.before, 2.0)
 
     def _begin(self) -> None:
         left = self._spool.load()
@@ -231,11 +245,14 @@ class Life:
             log.warning("%d outcomes are not sent; they stay in %s for the next start", left, self._spool.folder)
         # No heartbeat may follow the goodbye: the instance would be on the list again.
         self._renewal.close(3.0 if sent else 0.5)
-        path = f"/v1/workers/{self._plan.worker_id}/instances/{self._plan.instance_id}"
+        self._sign_off(self._plan.instance_id, 3.0 if sent else 0.5)
+        forget_start(self._spool.folder)
+
+    def _sign_off(self, instance_id: str, timeout: float) -> None:
         try:
-            self._client.request("DELETE", path, timeout=3.0 if sent else 0.5)
+            self._client.request("DELETE", f"/v1/workers/{self._plan.worker_id}/instances/{instance_id}", timeout=timeout)
         except InterlockError as error:
-            log.info("the instance is not signed off: %s", error)
+            log.info("the instance %s is not signed off: %s", instance_id, error)
 
     def _end(self) -> None:
         self._ledger.start_draining()
