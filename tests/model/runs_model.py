@@ -116,7 +116,13 @@ class Runs(Ends):
             raise Refused("LIMIT_EXCEEDED")
 
     def signal(self, task: Task, name: str, key: str, payload: Any) -> tuple[int, bool]:
-        """(its seq, whether it was known)."""
+        """(its seq, whether it was known). Whatever is answered, a wait whose time has come is over now."""
+        try:
+            return self._keep(task, name, key, payload)
+        finally:
+            self.look(task)
+
+    def _keep(self, task: Task, name: str, key: str, payload: Any) -> tuple[int, bool]:
         if (known := task.signals.get(key)) is not None:
             if (known.name, known.payload) != (name, payload):
                 raise Refused("IDEMPOTENCY_CONFLICT")
@@ -127,5 +133,4 @@ class Runs(Ends):
             raise Refused("LIMIT_EXCEEDED")
         seq = task.note("signalled")
         task.signals[key] = Signal(name, payload, self.now, seq)
-        self.look(task)
         return seq, False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from model.records import UNENDED, UNSAFE, Step
+from model.records import UNENDED, UNSAFE, Step, Task
 from model.runs_model import BIG
 from model.walk import NOWHERE, Body, Held
 from model.walk_attempts import AttemptCalls
@@ -120,8 +120,21 @@ class RunCalls(AttemptCalls):
         self.refused(name, await self._of_attempt(other, what, fields), code)
         return True
 
+    def _overdue(self) -> list[Task]:
+        """Tasks whose wait is over by time, and nobody has looked yet."""
+        waiting = [(t, t.wait.wake) for t in self.model.tasks.values() if t.wait is not None and t.wait.wake is not None]
+        return [task for task, wake in waiting if wake <= self.model.now]
+
+    async def _advance(self) -> None:
+        await super()._advance()
+        if self._overdue() and self.odds(0.3):
+            await self._signal()
+
     async def _signal(self) -> None:
-        if (task := self.some_task(*(["waiting"] if self.odds(0.5) else UNSETTLED))) is None:
+        overdue = self._overdue()
+        status = ["waiting"] if self.odds(0.5) else UNSETTLED
+        task = self.chance.choice(overdue) if overdue and self.odds(0.7) else self.some_task(*status)
+        if task is None:
             return
         name, payload = self.chance.choice(["go", "stop"]), self.chance.randint(0, 2)
         if task.wait is not None and task.wait.signal is not None and self.odds(0.7):

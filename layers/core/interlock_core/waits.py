@@ -49,13 +49,13 @@ async def signal(database: Database, project: str, task_id: UUID, request: Signa
     if not verdicts:
         raise NotFound(f"there is no task {task_id} in this project")
     verdict = verdicts[0]
+    await ends.follow_resumed(database, resumed)  # also where the signal is refused: the wait may have been over by time
     if verdict.verdict == "differs":
         raise IdempotencyConflict(f"the signal key {request.signal_key!r} names another signal of this task")
     if verdict.verdict == "finished":
         raise TaskFinished(f"the task {verdict.status}; nothing waits for a signal any more")
     if verdict.verdict == "too-many":
         raise LimitExceeded(f"the task keeps {MOST_SIGNALS} signals that no wait has taken")
-    await ends.follow_resumed(database, resumed)
     stored = verdict.verdict == "stored"
     return {
         "taskId": task_id,
