@@ -43,7 +43,7 @@ w AS MATERIALIZED (
     CROSS JOIN LATERAL json_to_record(t.wait::json) AS x(name text, signal text, children json)
     WHERE t.status = 'waiting'
 ), seen AS MATERIALIZED (
-    SELECT w.*, g.seq AS signal_seq, g.payload, k.children AS ends,
+    SELECT w.*, g.seq AS signal_seq, g.payload, k.fits,
            CASE WHEN s.name IS NOT NULL THEN 'stored'
                 WHEN g.seq IS NOT NULL THEN 'signal'
                 WHEN k.settled AND (w.wake_at IS NULL OR k.last <= w.wake_at) THEN 'children'
@@ -56,16 +56,21 @@ w AS MATERIALIZED (
           AND (w.wake_at IS NULL OR at <= w.wake_at) ORDER BY seq LIMIT 1) g ON w.signal IS NOT NULL
     LEFT JOIN LATERAL (
         SELECT bool_and(c.finished_at IS NOT NULL) AS settled, max(c.finished_at) AS last,
-               CASE WHEN sum(coalesce(octet_length(c.result), 0) + coalesce(octet_length(c.failure), 0)) <= %(inline_bytes)s
-                    THEN json_agg(json_build_object('name', n.name, 'taskId', c.id, 'status', c.status, 'result', c.result::json,
-                                                    'failure', c.failure::json) ORDER BY n.place)
-                    ELSE json_agg(json_build_object('name', n.name, 'taskId', c.id, 'status', c.status) ORDER BY n.place) END AS children
-        FROM json_array_elements_text(w.children) WITH ORDINALITY AS n(name, place)
+               sum(coalesce(octet_length(c.result), 0) + coalesce(octet_length(c.failure), 0)) <= %(inline_bytes)s AS fits
+        FROM json_array_elements_text(w.children) AS n(name)
         JOIN steps p ON p.task_id = w.id AND p.name = n.name AND p.kind = 'child' JOIN tasks c ON c.id = p.child_id
         ) k ON w.children IS NOT NULL
 ), ended AS MATERIALIZED (
     SELECT s.*, CASE s.ended_by WHEN 'signal' THEN '{"signal":' || s.payload || '}' WHEN 'time' THEN '{"timedOut":true}'
-                                WHEN 'children' THEN json_build_object('children', s.ends)::text END AS output
+                                -- read only now: every child that ends asks whether it was the last one
+                                WHEN 'children' THEN (
+        SELECT json_build_object('children', json_agg(
+                   CASE WHEN s.fits THEN json_build_object('name', n.name, 'taskId', c.id, 'status', c.status, 'result', c.result::json,
+                                                           'failure', c.failure::json)
+                        ELSE json_build_object('name', n.name, 'taskId', c.id, 'status', c.status) END ORDER BY n.place))::text
+        FROM json_array_elements_text(s.children) WITH ORDINALITY AS n(name, place)
+        JOIN steps p ON p.task_id = s.id AND p.name = n.name AND p.kind = 'child' JOIN tasks c ON c.id = p.child_id)
+                                END AS output
     FROM seen s WHERE s.ended_by IS NOT NULL
 ), moved AS (
     UPDATE tasks t SET
