@@ -57,15 +57,23 @@ class Walk:
         self._compared: dict[str, int] = {}  # task → how far its journal was compared
 
     async def step(self) -> None:
-        """One call, and the comparison that follows."""
-        self.last = self.chance.choices(list(self.calls), list(self.calls.values()))[0]
+        """One call at least, and the comparison that follows."""
+        before = self.seen.total()
+        while self.seen.total() == before:
+            self.last = self._pick()
+            await getattr(self, f"_{self.last}")()
+        self.compare()
+
+    def _pick(self) -> str:
         never = sorted(
             {name.partition(" →")[0].replace(" ", "_").replace("-", "_") for name, _ in self.missing()} & set(self.calls)
         )
-        if never and self.odds(0.25):
-            self.last = self.chance.choice(never)
-        await getattr(self, f"_{self.last}")()
-        self.compare()
+        if never and self.odds(0.15):
+            return self.chance.choice(never)
+        idle = not any(task.status == "running" for task in self.model.tasks.values())
+        if idle and self.odds(0.5):
+            return "claim"
+        return self.chance.choices(list(self.calls), list(self.calls.values()))[0]
 
     # chance
 
@@ -88,7 +96,7 @@ class Walk:
         likely = [h for h in self.held if h[0].attempt is h[1] and h[0].status in status and not h[1].ended]
         if likely and self.odds(0.88):
             return self.chance.choice(likely[-4:] if self.odds(0.6) else likely)
-        return self.chance.choice(self.held[-40:]) if self.held else None
+        return self.chance.choice(self.held[-40:]) if self.held and (likely or self.odds(0.2)) else None
 
     def some_full(self, name: str) -> Held | None:
         """The attempt of a task that keeps no more steps, while this call has not been refused for that."""

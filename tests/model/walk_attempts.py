@@ -9,8 +9,8 @@ from model.service_model import TYPES
 from model.walk import NOWHERE, Held, Walk
 from support.play import Json, ids
 
-OUTCOMES = {"succeeded": 2, "failed": 0.7, "retryable": 3, "unknown": 1.5, "cancelled": 1.5, "suspended": 8}
-HANDLERS = [("pure", False)] * 6 + [("idempotent", False), (UNSAFE, False), (UNSAFE, True), (UNSAFE, True)]
+OUTCOMES = {"succeeded": 2, "failed": 0.7, "retryable": 3, "unknown": 1.5, "cancelled": 1.5, "suspended": 9}
+HANDLERS = [("pure", False)] * 8 + [("idempotent", False), (UNSAFE, False), (UNSAFE, True), (UNSAFE, True)]
 INSTANCES = {"demo/hello": "one", "demo/child": "kids"}
 KEYS = {"K1": 1, "K2": 2}
 WORKER = "tester"
@@ -23,9 +23,9 @@ class AttemptCalls(Walk):
     CALLS: ClassVar[dict[str, float]] = {
         "claim": 8,
         "repeat": 1,
-        "give_back": 0.7,
+        "give_back": 0.5,
         "heartbeat": 1.5,
-        "report": 13,
+        "report": 8,
         "reports": 1,
         "release": 2,
         "wear": 0.7,
@@ -198,6 +198,8 @@ class AttemptCalls(Walk):
         said = self._said()
         if attempt.deadline is not None and attempt.deadline <= self.model.now and self.odds(0.4):
             said = "cancelled"  # what a handler says that was told to stop
+        if attempt.safety == UNSAFE and said == "suspended" and self.odds(0.8):
+            said = "retryable"
         fields, wait = self._outcome(task, said)
         if attempt.report is not None and self.odds(0.5):  # a lost answer: the same again
             if attempt.report[0] == "released":
@@ -279,7 +281,7 @@ class AttemptCalls(Walk):
         fields: Json = {"name": self.chance.choice(names)}
         wake: int | None = None
         if self.odds(0.5):
-            seconds = self.chance.choice([0, 10, 50, 200])
+            seconds = self.chance.choice([0, 10, 10, 50])
             wake = self.model.now + seconds
             if self.odds(0.5):
                 wake = wake if self.odds(0.7) else self.model.now - 20

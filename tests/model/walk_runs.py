@@ -120,18 +120,13 @@ class RunCalls(AttemptCalls):
         self.refused(name, await self._of_attempt(other, what, fields), code)
         return True
 
-    def _overdue(self) -> list[Task]:
+    def overdue(self) -> list[Task]:
         """Tasks whose wait is over by time, and nobody has looked yet."""
         waiting = [(t, t.wait.wake) for t in self.model.tasks.values() if t.wait is not None and t.wait.wake is not None]
         return [task for task, wake in waiting if wake <= self.model.now]
 
-    async def _advance(self) -> None:
-        await super()._advance()
-        if self._overdue() and self.odds(0.3):
-            await self._signal()
-
     async def _signal(self) -> None:
-        overdue = self._overdue()
+        overdue = self.overdue()
         status = ["waiting"] if self.odds(0.5) else UNSETTLED
         task = self.chance.choice(overdue) if overdue and self.odds(0.7) else self.some_task(*status)
         if task is None:

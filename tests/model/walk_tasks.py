@@ -24,14 +24,14 @@ class TaskCalls(RunCalls):
     CALLS: ClassVar[dict[str, float]] = {
         "submit": 4,
         "batch": 0.5,
-        "cancel": 2,
+        "cancel": 1.3,
         "resolve": 4,
         "rerun": 2,
         "list": 0.5,
         "register": 1,
         "end_instance": 0.5,
         "sweep": 2,
-        "wait_limit": 0.6,
+        "wait_limit": 0.3,
     }
 
     # submits
@@ -161,6 +161,9 @@ class TaskCalls(RunCalls):
                 "cancel", await self.call(self.play.http.producer, "POST", f"/v1/tasks/{NOWHERE}/cancel", {}), "NOT_FOUND"
             )
             return
+        await self._cancel_one(task)
+
+    async def _cancel_one(self, task: Task) -> None:
         before = task.status
         code, answer = await self.call(self.play.http.producer, "POST", f"/v1/tasks/{task.id}/cancel", {"reason": "not needed"})
         again = bool(answer.get("duplicate"))
@@ -260,6 +263,21 @@ class TaskCalls(RunCalls):
         self.judge("end instance", lambda: self.model.end_instance(name), told, None if code == 200 else answer, again=again)
 
     # time
+
+    async def _advance(self) -> None:
+        """Now and then something happens that is too late, before anybody has looked."""
+        await super()._advance()
+        if not (overdue := self.overdue()) or self.odds(0.5):
+            return
+        wait = (task := self.chance.choice(overdue)).wait
+        if wait is None or not wait.children or (wait.signal is not None and self.odds(0.5)):
+            await self._signal()
+            return
+        for name in dict.fromkeys(wait.children):
+            child = self.model.tasks[task.steps[name].child or ""]
+            if child.status in ("queued", "waiting"):
+                await self._cancel_one(child)
+                self.compare()
 
     async def _sweep(self) -> None:
         await self._sweep_both()
