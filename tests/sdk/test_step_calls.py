@@ -103,7 +103,7 @@ def test_pages_are_asked_for_with_the_lease(port: HttpPort, scripted: ScriptedSe
     page = port.read_steps("a b")
     assert (page.items, page.cursor) == ([STORED], "x&y")
     (seen,) = scripted.seen
-    assert seen.path.endswith("/steps?cursor=a+b")
+    assert seen.path.endswith("/steps?cursor=a+b&limit=200")
     assert (seen.headers["x-fence"], seen.headers["x-lease-token"]) == ("7", "secret")
     assert seen.headers["authorization"] == f"Bearer {KEY}"
 

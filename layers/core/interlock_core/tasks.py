@@ -76,7 +76,7 @@ async def wait(database: Database, project: str, row: Any, seconds: float) -> An
 
 
 async def attempts(database: Database, task_id: UUID) -> list[dict[str, Any]]:
-    """The attempts of a task as its journal tells them, oldest first, at most 1000 events."""
+    """The attempts of a task as its journal tells them, oldest first: those of its latest 1000 events."""
     found: dict[UUID, dict[str, Any]] = {}
     for event in await database.one(sql.attempts(id=task_id)):
         if event.kind == "claimed":

@@ -37,8 +37,11 @@ SELECT j.seq, j.at, j.kind, j.attempt_id, j.data FROM journal j
 WHERE j.task_id = %(id)s AND j.seq > %(after)s ORDER BY j.seq LIMIT %(limit)s
 
 -- :: attempts
-SELECT j.seq, j.at, j.kind, j.attempt_id, j.data FROM journal j
-WHERE j.task_id = %(id)s AND j.attempt_id IS NOT NULL
-  AND j.kind IN ('claimed', 'lease-expired', 'lease-recovered', 'released', 'retry-scheduled', 'suspended', 'succeeded', 'failed',
-                 'cancelled', 'outcome-unknown', 'resolved', 'late-report')
-ORDER BY j.seq LIMIT 1000
+-- The latest ones: a run that waits often has thousands.
+SELECT * FROM (
+    SELECT j.seq, j.at, j.kind, j.attempt_id, j.data FROM journal j
+    WHERE j.task_id = %(id)s AND j.attempt_id IS NOT NULL
+      AND j.kind IN ('claimed', 'lease-expired', 'lease-recovered', 'released', 'retry-scheduled', 'suspended', 'succeeded', 'failed',
+                     'cancelled', 'outcome-unknown', 'resolved', 'late-report')
+    ORDER BY j.seq DESC LIMIT 1000) latest
+ORDER BY seq

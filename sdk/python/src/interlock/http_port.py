@@ -20,6 +20,10 @@ LAST_TRY_SECONDS = 1.5
 """For a call that is still open when the attempt is told to stop: a result at hand is worth one more try."""
 
 
+PAGE_ITEMS = 200
+"""What the service gives at once: a run of many steps reads them all each time it is resumed."""
+
+
 class HttpPort:
     """The calls of one attempt."""
 
@@ -80,7 +84,8 @@ class HttpPort:
             content, headers = None, {"X-Fence": str(lease["fence"]), "X-Lease-Token": str(lease["leaseToken"])}
         already = attempt.stop_reason is not None
         return self._client.request(
-            method, path, content=content, params={"cursor": cursor}, headers=headers, timeout=seconds,
+            method, path, content=content, params=None if fields is not None else {"cursor": cursor, "limit": PAGE_ITEMS},
+            headers=headers, timeout=seconds,
             stop=lambda: attempt.stop_reason is not None and not already,
         )  # fmt: skip
 
