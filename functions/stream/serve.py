@@ -6,6 +6,7 @@ SIGTERM ends every stream first, then the server, then the broadcaster; clients 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import logging
 import signal
@@ -15,12 +16,26 @@ from collections.abc import Iterator
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from app import app, close
 from listener import tune
 
 #: Streams were told to end before; this is for calls in flight.
 GRACE_SECONDS = 3
+
+#: Bytes of one stream that wait in this process for a reader who takes nothing, before its stream waits too. The usual 64 KiB
+#: would be 640 MiB for ten thousand of them; the kernel holds as much again, bounded by the listener.
+WAITING_BYTES = 8 * 1024
+
+
+class Protocol(HttpToolsProtocol):
+    """One connection, which holds little of what its reader does not take."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Bounds the transport's buffer."""
+        transport.set_write_buffer_limits(high=WAITING_BYTES)
+        super().connection_made(transport)
 
 
 class Server(uvicorn.Server):
@@ -30,7 +45,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 application,
-                http="httptools",
+                http=Protocol,
                 loop="uvloop",
                 lifespan="on",
                 access_log=False,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.port = 0
+        #: Bytes that the system may hold of what the target sent and nobody took (it doubles them); None: as many as it likes.
+        self.held_bytes: int | None = None
         #: Every request line that was forwarded, in order: ("POST", "/v1/tasks").
         self.requests: list[tuple[str, str]] = []
 
@@ -163,15 +166,22 @@ class Proxy:
         if self._refusing:
             writer.transport.abort()
             return
+        up = socket.socket()
+        up.setblocking(False)
+        if self.held_bytes is not None:
+            up.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.held_bytes)
         try:
-            up_reader, up_writer = await asyncio.open_connection(*self._target)
+            await asyncio.get_running_loop().sock_connect(up, self._target)
+            up_reader, up_writer = await asyncio.open_connection(sock=up)
         except OSError:
+            up.close()
             writer.transport.abort()
             return
         connection = _Connection(self, reader, writer, up_reader, up_writer)
         self._connections.add(connection)
         try:
-            await connection.run()
+            with contextlib.suppress(asyncio.CancelledError):  # of the proxy's end: asyncio would tell each as an error
+                await connection.run()
         finally:
             self._connections.discard(connection)
             connection.abort()
