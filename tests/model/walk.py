@@ -73,7 +73,8 @@ class Walk:
         idle = not any(task.status == "running" for task in self.model.tasks.values())
         if idle and self.odds(0.5):
             return "claim"
-        return self.chance.choices(list(self.calls), list(self.calls.values()))[0]
+        found: str = self.chance.choices(list(self.calls), list(self.calls.values()))[0]
+        return found
 
     # chance
 

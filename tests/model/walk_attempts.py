@@ -211,6 +211,9 @@ class AttemptCalls(Walk):
         await self._complete(some, fields, wait)
 
     def _said(self) -> str:
+        never = [said for said in OUTCOMES if not self.seen[said, "taken"]]
+        if never and self.odds(0.4):
+            return self.chance.choice(never)
         return self.chance.choices(list(OUTCOMES), list(OUTCOMES.values()))[0]
 
     async def _reports(self) -> None:
