@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from interlock.cli.schedules import rule_text
 from sdk.cli.command import Cli
 from sdk.cli.conftest import RunHere
 from sdk.conftest import Answer, ScriptedServer
@@ -44,6 +45,11 @@ def test_a_schedule_of_a_worker_is_named_with_its_owner(here: RunHere, live: Liv
     assert "every 7200 s" in here("schedules", "list", "--owner", owner, expect=0).out
     here("schedules", "delete", "nightly", "--owner", owner, expect=0)
     assert "there are none" in here("schedules", "list", "--owner", owner, expect=0).err
+
+
+def test_an_interval_of_a_month_is_told_in_digits() -> None:
+    assert rule_text({"everySeconds": 2_592_000.0}) == "every 2592000 s"
+    assert rule_text({"everySeconds": 1.5}) == "every 1.5 s"
 
 
 def test_wrong_rules_are_told_before_or_by_the_service(here: RunHere) -> None:

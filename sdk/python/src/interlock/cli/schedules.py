@@ -63,7 +63,8 @@ def rule_text(view: Mapping[str, Any]) -> str:
     """When it is due, as it was said."""
     if view.get("cron"):
         return f"{view['cron']} ({view.get('timeZone')})"
-    return f"every {view.get('everySeconds') or 0:g} s"
+    seconds = f"{view.get('everySeconds') or 0:f}".rstrip("0").rstrip(".")
+    return f"every {seconds} s"
 
 
 def state_text(view: Mapping[str, Any]) -> str:
