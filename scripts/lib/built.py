@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import hashlib
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import sam_cli
 from emulator import Emulator
@@ -24,8 +25,6 @@ _RUNTIME_DISTRIBUTIONS = ("awslambdaric", "simplejson", "snapshot-restore-py")
 _SOURCES = ("template.yaml", "functions", "layers", "migrations")
 BUILDS = sam_cli.TOOLS / "builds"
 KEPT = 3
-# Held open by this process for as long as it lives, so that nobody removes the build that it runs from.
-_in_use: list[IO[str]] = []
 
 
 class WrongPython(RuntimeError):
@@ -106,6 +105,7 @@ def build_once() -> Built:
         folder.mkdir(exist_ok=True)
         with (folder / "building").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            # Held open for as long as this process lives, so that nobody removes the build that it runs from.
             used = (folder / "used").open("w")
             fcntl.flock(used, fcntl.LOCK_SH)
             if (folder / "done").exists():
@@ -117,7 +117,7 @@ def build_once() -> Built:
                 break
             used.close()
             shutil.rmtree(folder)
-    _in_use.append(used)
+    atexit.register(used.close)
     _remove_old(BUILDS)
     return open_build(folder)
 

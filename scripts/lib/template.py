@@ -51,7 +51,8 @@ class _Loader(_SafeLoader):  # type: ignore[valid-type, misc]  # chosen at run t
 def _read_tag(loader: _Loader, suffix: str, node: yaml.Node) -> dict[str, Any]:
     name = suffix if suffix in ("Ref", "Condition") else f"Fn::{suffix}"
     if isinstance(node, yaml.ScalarNode):
-        return {name: loader.construct_scalar(node)}
+        text = loader.construct_scalar(node)
+        return {name: text.split(".", 1) if suffix == "GetAtt" else text}
     if isinstance(node, yaml.SequenceNode):
         return {name: loader.construct_sequence(node, deep=True)}
     assert isinstance(node, yaml.MappingNode)

@@ -35,9 +35,9 @@ def test_every_function_was_built_with_its_entry(built: Any) -> None:
 def test_the_built_routes_are_the_sources(built: Any) -> None:
     def events(template: dict[str, Any]) -> dict[str, Any]:
         return {
-            name: resource["Properties"].get("Events")
+            name: resource["Properties"]["Events"]
             for name, resource in template["Resources"].items()
-            if "Events" in resource["Properties"]
+            if "Events" in resource.get("Properties", {})
         }
 
     assert events(built.template) == events(read())

@@ -42,7 +42,7 @@ def test_what_holds_data_survives_its_stack() -> None:
 
 def test_every_function_comes_after_the_schema_but_the_one_that_makes_it() -> None:
     assert {name for name, function in FUNCTIONS.items() if function.get("DependsOn") != "Schema"} == {"MigrateFunction"}
-    assert RESOURCES["Schema"]["Properties"]["ServiceToken"] == {"Fn::GetAtt": "MigrateFunction.Arn"}
+    assert RESOURCES["Schema"]["Properties"]["ServiceToken"] == {"Fn::GetAtt": ["MigrateFunction", "Arn"]}
     assert RESOURCES["StreamService"]["DependsOn"][1] == "Schema"
 
 
@@ -76,10 +76,10 @@ def test_scheduled_functions_end_in_the_dead_letters() -> None:
     for name in ("SweepFunction", "RetentionFunction"):
         properties = FUNCTIONS[name]["Properties"]
         failure = properties["EventInvokeConfig"]["DestinationConfig"]["OnFailure"]
-        assert failure["Destination"] == {"Fn::GetAtt": "DeadLetters.Arn"}
+        assert failure["Destination"] == {"Fn::GetAtt": ["DeadLetters", "Arn"]}
         (event,) = properties["Events"].values()
         assert event["Properties"]["RetryPolicy"]["MaximumRetryAttempts"] >= 1
-        assert event["Properties"]["DeadLetterConfig"] == {"Arn": {"Fn::GetAtt": "DeadLetters.Arn"}}
+        assert event["Properties"]["DeadLetterConfig"] == {"Arn": {"Fn::GetAtt": ["DeadLetters", "Arn"]}}
 
 
 def test_log_groups_forget() -> None:
