@@ -1,4 +1,4 @@
-"""Who is still asked what an open step, or an attempt before, did: found by the walks of tests/model."""
+"""Who is still asked what an open step, or an attempt before, did; and what else the walks of tests/model found."""
 
 from __future__ import annotations
 
@@ -157,3 +157,13 @@ async def test_a_report_is_known_again_after_the_wait_limit(play: Play, runs: Ru
         "taskStatus": "queued",
         "duplicate": True,
     }
+
+
+async def test_a_wait_that_a_refused_signal_finds_over_lets_its_task_run(play: Play, runs: Runs, clock: Clock) -> None:
+    attempt = await play.run(concurrency={"key": "k", "limit": 1})
+    await runs.signal(attempt["taskId"], "other", 1)
+    await runs.suspend(attempt, "w", afterSeconds=10)
+    clock.advance(11)
+    assert (await runs.signal_raw(attempt["taskId"], "other", 2)).json()["code"] == "IDEMPOTENCY_CONFLICT"
+    again = await runs.again()  # its key has let it in: no sweep
+    assert again["steps"][0]["output"] == {"timedOut": True}

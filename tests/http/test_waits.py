@@ -398,13 +398,3 @@ async def database_rows(database: Any) -> tuple[int, int]:
             await connection.execute("SELECT (SELECT count(*) FROM steps) AS steps, (SELECT count(*) FROM signals) AS signals")
         ).fetchone()
     return int(row[0]), int(row[1])
-
-
-async def test_a_wait_that_a_refused_signal_finds_over_lets_its_task_run(play: Play, runs: Runs, clock: Clock) -> None:
-    attempt = await play.run(concurrency={"key": "k", "limit": 1})
-    await runs.signal(attempt["taskId"], "other", 1)
-    await runs.suspend(attempt, "w", afterSeconds=10)
-    clock.advance(11)
-    assert (await runs.signal_raw(attempt["taskId"], "other", 2)).json()["code"] == "IDEMPOTENCY_CONFLICT"
-    again = await runs.again()  # its key has let it in: no sweep
-    assert again["steps"][0]["output"] == {"timedOut": True}
