@@ -20,6 +20,7 @@ from typing import Any
 
 import psycopg
 
+import stream_figures
 from costs import Meter
 from load import Client, batches, drive, submits
 
@@ -210,7 +211,15 @@ def percentile(times: list[float], percent: int) -> float:
     return statistics.quantiles(times, n=100, method="inclusive")[percent - 1] * 1000
 
 
-FIGURES = {"submit": submit, "batch": batch, "drain": drain, "round_trip": round_trip, "latency": latency, "crowd": crowd}
+FIGURES = {
+    "submit": submit,
+    "batch": batch,
+    "drain": drain,
+    "round_trip": round_trip,
+    "latency": latency,
+    "crowd": crowd,
+    "streams": stream_figures.measure,
+}
 
 
 def main() -> None:
