@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -127,8 +128,8 @@ def cursor(task_id: UUID, seq: int) -> str:
 async def outline(database: Database, task_id: UUID) -> dict[str, list[dict[str, Any]]]:
     """The first steps and children of a task, without outputs and results; the pages have the rest."""
     rows, children = await database.run(
-        sql.page(id=task_id, after=0, limit=OUTLINE, budget=MOST_BYTES),
-        sql.children(id=task_id, after=0, limit=OUTLINE, budget=MOST_BYTES),
+        sql.page(id=task_id, after=0, limit=OUTLINE, budget=PAGE_BYTES, whole=False),
+        sql.children(id=task_id, after=0, limit=OUTLINE, budget=PAGE_BYTES, whole=False),
     )
     return {"steps": [view(row, whole=False) for row in rows], "children": [child_view(row, whole=False) for row in children]}
 
@@ -136,15 +137,16 @@ async def outline(database: Database, task_id: UUID) -> dict[str, list[dict[str,
 async def page(database: Database, task_id: UUID, given: str | None, limit: int) -> dict[str, Any]:
     """A page of steps with their outputs. Raises InvalidCursor."""
     after = _after(["steps", str(task_id)], given)
-    rows = await database.one(sql.page(id=task_id, after=after, limit=limit + 1, budget=PAGE_BYTES))
-    return await _paged(database, sql.page, task_id, ["steps", str(task_id)], rows, limit, view)
+    rows = await database.one(sql.page(id=task_id, after=after, limit=limit + 1, budget=PAGE_BYTES, whole=True))
+    return await _paged(database, partial(sql.page, whole=False), task_id, ["steps", str(task_id)], rows, limit, view)
 
 
 async def children_page(database: Database, task_id: UUID, given: str | None, limit: int) -> dict[str, Any]:
     """A page of children with what became of them. Raises InvalidCursor."""
     scope = ["children", str(task_id)]
-    rows = await database.one(sql.children(id=task_id, after=_after(scope, given), limit=limit + 1, budget=PAGE_BYTES))
-    return await _paged(database, sql.children, task_id, scope, rows, limit, child_view)
+    after = _after(scope, given)
+    rows = await database.one(sql.children(id=task_id, after=after, limit=limit + 1, budget=PAGE_BYTES, whole=True))
+    return await _paged(database, partial(sql.children, whole=False), task_id, scope, rows, limit, child_view)
 
 
 async def signals_page(database: Database, task_id: UUID, given: str | None, limit: int) -> dict[str, Any]:

@@ -10,21 +10,24 @@ SELECT * FROM (
 WHERE q.total <= %(budget)s ORDER BY q.task_id, q.seq
 
 -- :: page
--- With outputs: what fits into an answer, one at least.
+-- What fits into an answer, one at least; `whole`: with outputs.
 SELECT * FROM (
-    SELECT s.name, s.kind, s.seq, s.status, s.final, s.effect_safety, s.reconciles, s.tries, s.output, s.error,
-           sum(100 + coalesce(octet_length(s.output), 0) + coalesce(octet_length(s.error), 0)) OVER (ORDER BY s.seq)
-               - coalesce(octet_length(s.output), 0) AS before
-    FROM (SELECT * FROM steps WHERE task_id = %(id)s AND seq > %(after)s ORDER BY seq LIMIT %(limit)s) s) q
+    SELECT s.name, s.kind, s.seq, s.status, s.final, s.effect_safety, s.reconciles, s.tries, s.given AS output, s.error,
+           sum(100 + coalesce(octet_length(s.given), 0) + coalesce(octet_length(s.error), 0)) OVER (ORDER BY s.seq)
+               - coalesce(octet_length(s.given), 0) AS before
+    FROM (SELECT *, CASE WHEN %(whole)s THEN output END AS given FROM steps
+          WHERE task_id = %(id)s AND seq > %(after)s ORDER BY seq LIMIT %(limit)s) s) q
 WHERE q.before <= %(budget)s ORDER BY q.seq
 
 -- :: children
+-- Likewise; `whole`: with results and failures.
 SELECT * FROM (
-    SELECT s.name, s.seq, s.detached, c.id, c.type, c.schema_version, c.status, c.result, c.failure, c.created_at, c.finished_at,
-           sum(200 + coalesce(octet_length(c.result), 0) + coalesce(octet_length(c.failure), 0)) OVER (ORDER BY s.seq)
-               - coalesce(octet_length(c.result), 0) - coalesce(octet_length(c.failure), 0) AS before
+    SELECT s.name, s.seq, s.detached, c.id, c.type, c.schema_version, c.status, w.result, w.failure, c.created_at, c.finished_at,
+           sum(200 + coalesce(octet_length(w.result), 0) + coalesce(octet_length(w.failure), 0)) OVER (ORDER BY s.seq)
+               - coalesce(octet_length(w.result), 0) - coalesce(octet_length(w.failure), 0) AS before
     FROM (SELECT * FROM steps WHERE task_id = %(id)s AND kind = 'child' AND seq > %(after)s ORDER BY seq LIMIT %(limit)s) s
-    JOIN tasks c ON c.id = s.child_id) q
+    JOIN tasks c ON c.id = s.child_id
+    CROSS JOIN LATERAL (SELECT CASE WHEN %(whole)s THEN c.result END AS result, CASE WHEN %(whole)s THEN c.failure END AS failure) w) q
 WHERE q.before <= %(budget)s ORDER BY q.seq
 
 -- :: signals
