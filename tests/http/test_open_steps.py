@@ -167,3 +167,15 @@ async def test_a_wait_that_a_refused_signal_finds_over_lets_its_task_run(play: P
     assert (await runs.signal_raw(attempt["taskId"], "other", 2)).json()["code"] == "IDEMPOTENCY_CONFLICT"
     again = await runs.again()  # its key has let it in: no sweep
     assert again["steps"][0]["output"] == {"timedOut": True}
+
+
+async def test_a_repeated_suspension_ends_no_wait_and_is_answered_as_the_first(play: Play, runs: Runs, clock: Clock) -> None:
+    attempt = await play.run(concurrency={"key": "k", "limit": 1})
+    first = await runs.suspend(attempt, "w", afterSeconds=10)
+    clock.advance(11)  # nobody has looked
+    for _ in range(2):
+        assert await runs.suspend(attempt, "w", afterSeconds=10) == first | {"duplicate": True}
+    assert (await play.get(attempt["taskId"]))["status"] == "waiting"
+    await play.sweep()
+    assert await runs.suspend(attempt, "w", afterSeconds=10) == first | {"duplicate": True}
+    assert (await runs.again())["steps"][0]["output"] == {"timedOut": True}

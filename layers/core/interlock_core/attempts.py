@@ -121,10 +121,11 @@ async def complete(database: Database, key: Key, items: Sequence[reports.Item]) 
 
 
 def _completed(project: str, rows: list[dict[str, Any]]) -> list[Step]:
-    steps = [complete_sql.settle(project=project, items=_json(rows), most_steps=MOST_STEPS)]
+    call = str(new_id())
+    steps = [complete_sql.settle(project=project, items=_json(rows), most_steps=MOST_STEPS, call=call)]
     if suspended := [row["task_id"] for row in rows if row["outcome"] == "suspended"]:
         # a wait that is over already: read now that the task is locked
-        steps.append(resume_sql.resume(ids=suspended, at_once=True, inline_bytes=INLINE_BYTES))
+        steps.append(resume_sql.resume(ids=suspended, at_once=call, inline_bytes=INLINE_BYTES))
     return steps
 
 

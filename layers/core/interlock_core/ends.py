@@ -69,7 +69,7 @@ async def tell_parents(database: Database, children: Sequence[tuple[UUID, UUID]]
     """Lets the parents of settled children look whether their waits are over."""
     parents = sorted({parent for _, parent in children})
     _, resumed, _ = await database.run(
-        resume_sql.lock(ids=parents), resume_sql.resume(ids=parents, at_once=False, inline_bytes=INLINE_BYTES),
+        resume_sql.lock(ids=parents), resume_sql.resume(ids=parents, at_once=None, inline_bytes=INLINE_BYTES),
         sql.told(ids=sorted(child for child, _ in children)),
     )  # fmt: skip
     await follow_resumed(database, resumed)

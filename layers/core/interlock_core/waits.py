@@ -44,7 +44,7 @@ async def signal(database: Database, project: str, task_id: UUID, request: Signa
             hash=hashlib.sha256(form.encode(errors="surrogatepass")).digest(),
             most=MOST_SIGNALS,
         ),
-        resume_sql.resume(ids=[task_id], at_once=False, inline_bytes=INLINE_BYTES),
+        resume_sql.resume(ids=[task_id], at_once=None, inline_bytes=INLINE_BYTES),
     )
     if not verdicts:
         raise NotFound(f"there is no task {task_id} in this project")
@@ -73,7 +73,7 @@ async def wake(database: Database, groups: str) -> int:
     if not ids:
         return 0
     _, resumed = await database.run(
-        resume_sql.lock_free(ids=ids), resume_sql.resume(ids=ids, at_once=False, inline_bytes=INLINE_BYTES)
+        resume_sql.lock_free(ids=ids), resume_sql.resume(ids=ids, at_once=None, inline_bytes=INLINE_BYTES)
     )
     await ends.follow_resumed(database, resumed)
     return len(resumed)

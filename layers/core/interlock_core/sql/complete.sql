@@ -84,12 +84,12 @@ item AS MATERIALIZED (
         -- one that asks to be tried again may not have learnt what it was to find out: the next one asks too
         reconcile = CASE WHEN d.status = 'queued' THEN d.told END,
         wait = CASE WHEN d.status = 'waiting' THEN json_build_object('name', d.wanted -> 'name', 'signal', d.wanted -> 'signal',
-                                                                     'children', d.wanted -> 'children')::text END,
+                                                                     'children', d.wanted -> 'children', 'call', %(call)s::text)::text END,
         wake_at = CASE WHEN d.status = 'waiting' THEN coalesce((d.wanted ->> 'until')::timestamptz,
                        clock.now + make_interval(secs => (d.wanted ->> 'afterSeconds')::double precision)) END,
         journal_seq = t.journal_seq + 1 + d.recovered::integer + (d.orphans IS NOT NULL)::integer
     FROM decided d, clock WHERE t.id = d.id
-    RETURNING t.*, d.recovered, d.report_hash, d.last, d.orphans, clock.now AS at
+    RETURNING t.*, d.recovered, d.report_hash, d.last, d.orphans, d.wanted, clock.now AS at
 ), recovered AS (
     INSERT INTO journal (task_id, seq, at, kind, attempt_id)
     SELECT id, journal_seq - 1 - (orphans IS NOT NULL)::integer, at, 'lease-recovered', attempt_id FROM moved WHERE recovered
@@ -100,7 +100,8 @@ item AS MATERIALIZED (
     INSERT INTO journal (task_id, seq, at, kind, attempt_id, data, ended_attempt, token_hash, report_hash)
     SELECT id, journal_seq, at, CASE status WHEN 'queued' THEN 'retry-scheduled' WHEN 'waiting' THEN 'suspended' ELSE status END, attempt_id,
            CASE status WHEN 'queued' THEN json_build_object('error', last, 'attempts', attempts, 'dueAt', rfc3339(due_at))::text
-                       WHEN 'waiting' THEN json_build_object('wait', wait::json, 'wakeAt', rfc3339(wake_at))::text
+                       WHEN 'waiting' THEN json_build_object('wait', json_build_object('name', wanted -> 'name', 'signal', wanted -> 'signal', 'children', wanted -> 'children'),
+                                                              'wakeAt', rfc3339(wake_at))::text
                        ELSE coalesce(failure, '{}') END,
            attempt_id, token_hash, decode(report_hash, 'hex')
     FROM moved

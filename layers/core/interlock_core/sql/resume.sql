@@ -41,7 +41,8 @@ w AS MATERIALIZED (
     SELECT t.id, t.wake_at, x.name, x.signal, x.children
     FROM unnest(%(ids)s::uuid[]) AS wanted(id) CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = wanted.id FOR NO KEY UPDATE SKIP LOCKED) t
     CROSS JOIN LATERAL json_to_record(t.wait::json) AS x(name text, signal text, children json)
-    WHERE t.status = 'waiting'
+    -- `at_once`: the waits that this call has begun a moment ago, and no others: a repeated suspension changes nothing
+    WHERE t.status = 'waiting' AND (%(at_once)s::text IS NULL OR t.wait::json ->> 'call' = %(at_once)s::text)
 ), seen AS MATERIALIZED (
     SELECT w.*, g.seq AS signal_seq, g.payload, k.fits,
            CASE WHEN s.name IS NOT NULL THEN 'stored'
@@ -91,7 +92,7 @@ w AS MATERIALIZED (
 ), noted AS (
     INSERT INTO journal (task_id, seq, at, kind, data)
     SELECT m.id, m.journal_seq, m.at, 'resumed',
-           CASE WHEN %(at_once)s THEN json_build_object('name', e.name, 'by', e.ended_by, 'atOnce', true)
+           CASE WHEN %(at_once)s::text IS NOT NULL THEN json_build_object('name', e.name, 'by', e.ended_by, 'atOnce', true)
                 ELSE json_build_object('name', e.name, 'by', e.ended_by) END::text
     FROM moved m JOIN ended e ON e.id = m.id
 )
