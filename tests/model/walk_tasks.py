@@ -267,7 +267,11 @@ class TaskCalls(RunCalls):
     async def _advance(self) -> None:
         """Now and then something happens that is too late, before anybody has looked."""
         await super()._advance()
-        if not (overdue := self.overdue()) or self.odds(0.5):
+        overdue = self.overdue()
+        families = [task for task in overdue if task.wait and task.wait.children]
+        if ("wait", "time before the children") in self.missing() and families:
+            overdue = families
+        if not overdue or self.odds(0.3):
             return
         wait = (task := self.chance.choice(overdue)).wait
         if wait is None or not wait.children or (wait.signal is not None and self.odds(0.5)):
@@ -275,9 +279,12 @@ class TaskCalls(RunCalls):
             return
         for name in dict.fromkeys(wait.children):
             child = self.model.tasks[task.steps[name].child or ""]
+            held = [h for h in self.held if h[1] is child.attempt and h[2] == h[1].tokens]
             if child.status in ("queued", "waiting"):
                 await self._cancel_one(child)
-                self.compare()
+            elif child.status == "running" and held:
+                await self._complete(held[-1], {"outcome": "succeeded", "result": 1}, None)
+            self.compare()
 
     async def _sweep(self) -> None:
         await self._sweep_both()
