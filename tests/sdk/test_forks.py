@@ -65,7 +65,9 @@ def work(inp, ctx):
     if child == 0: ctx.step("once", lambda: note("stored by the child"))
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 """
-ASYNC_STEPS = STEPS.replace(", isolation=ISOLATION", "").replace("def work", "async def work").replace("ctx.step", "await ctx.step")
+ASYNC_STEPS = (
+    STEPS.replace(", isolation=ISOLATION", "").replace("def work", "async def work").replace("ctx.step", "await ctx.step")
+)
 
 
 def exit_codes(live: Live, *inputs: str) -> list[int]:
