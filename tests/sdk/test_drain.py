@@ -106,6 +106,9 @@ def test_b63_a_claim_whose_answer_never_comes_is_given_back(
         return answer
 
     monkeypatch.setattr(Client, "request", lose)
+    assert worker._life is not None
+    ledger = worker._life._ledger
+    wait_until(lambda: not ledger.open_claims())  # one that was on its way would bring the task
     task_id = live.submit(1, lease=60)
     live.wait_status(task_id, "running")
     worker.drain()
