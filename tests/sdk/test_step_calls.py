@@ -41,9 +41,9 @@ def refusal(code: str, status: int, *, retryable: bool = False) -> Answer:
     return Answer(status, {"code": code, "status": status, "retryable": retryable, "detail": "no", "title": code})
 
 
-def make_attempt(fn: Callable[..., Any] = lambda inp, ctx: None, safety: Any = "pure", **claim: Any) -> Attempt:
+def make_attempt(fn: Callable[..., Any] = lambda inp, ctx: None, safety: Any = "pure", hook: Any = None, **claim: Any) -> Attempt:
     fields = {"taskId": "t1", "attemptId": "a1", "fence": 7, "leaseToken": "secret", "leaseSeconds": 60, "input": None, **claim}
-    return Attempt(fields, Handler("a/b", 1, fn, safety), 0.0, 0.0, "")
+    return Attempt(fields, Handler("a/b", 1, fn, safety, reconcile=hook), 0.0, 0.0, "")
 
 
 @pytest.fixture
@@ -209,6 +209,35 @@ def test_an_open_step_without_a_hook_is_unknown_and_named(scripted: ScriptedServ
     assert isinstance(told, dict)
     assert (told["outcome"], told["step"], told["error"]["code"]) == ("unknown", "s", "STEP_UNKNOWN")
     assert scripted.seen == []
+
+
+class Unwound(BaseException):
+    """As those of gevent's time limits."""
+
+
+@pytest.mark.parametrize("raised", [SystemExit(1), KeyboardInterrupt(), Unwound()], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("place", ["step", "hook", "handler's hook"])
+def test_what_is_no_exception_leaves_an_effect_unknown(scripted: ScriptedServer, place: str, raised: BaseException) -> None:
+    def fail(*_: Any) -> Any:
+        raise raised
+
+    def handler(inp: Any, ctx: TaskContext) -> Any:
+        return ctx.step("s", fail, effect_safety="non-idempotent", reconcile=fail)
+
+    def store(seen: Seen) -> Answer:
+        return Answer(200, {**STORED, "name": "s", **{k: v for k, v in seen.json.items() if k in ("status", "error", "final")}})
+
+    scripted.answer("POST", f"{PATH}/steps", store, store)
+    opened = {"name": "s", "kind": "step", "status": "started", "final": False, "effectSafety": "non-idempotent"}
+    if place == "handler's hook":
+        attempt = make_attempt(handler, safety="non-idempotent", hook=fail, reconcile={"attemptId": "a0", "reason": "RELEASED"})
+    else:
+        attempt = make_attempt(handler, steps=[opened] if place == "hook" else [])
+    told = run_attempt(attempt, scripted)
+    assert isinstance(told, dict)
+    # A function that exits says that it failed, as one that raises an Exception does; a hook that exits has found nothing out.
+    assert told["outcome"] == ("failed" if place == "step" and isinstance(raised, SystemExit) else "unknown")
+    assert told.get("step") == ("s" if told["outcome"] == "unknown" and place != "handler's hook" else None)
 
 
 def test_a_claim_to_be_reconciled_without_a_hook_is_unknown(scripted: ScriptedServer) -> None:

@@ -226,6 +226,17 @@ def test_a_failed_assertion_in_a_stub_is_the_tests() -> None:
     with pytest.raises(pytest.fail.Exception, match="seen"):
         assert run.status
 
+    def unsafe(inp: Any, ctx: TaskContext) -> Any:
+        return ctx.step("a", lambda: 1, effect_safety="non-idempotent", reconcile=lambda: pytest.fail("asked"))
+
+    run = drive(unsafe, stubs={"a": lambda: pytest.fail("seen")})
+    with pytest.raises(pytest.fail.Exception, match="seen"):
+        assert run.status
+    run = drive(unsafe)
+    run.crash_inside("a")
+    with pytest.raises(pytest.fail.Exception, match="asked"):
+        assert run.status
+
 
 async def test_it_works_inside_a_running_loop() -> None:
     run = drive(create, {"email": "x", "clips": [{"id": "c1"}]}, stubs={"create": ACCOUNT, "charge": "stubbed"})

@@ -107,9 +107,9 @@ async def prepare(attempt: Attempt, run: Run) -> Happened | None:
         try:
             with inside("reconcile"):
                 found = read_finding(await run.hands.ask_hook("", hook, (value, attempt.context), {}))
-        except (Retryable, UnknownOutcome, InputRefused):
+        except (Retryable, UnknownOutcome, InputRefused, Stopped, asyncio.CancelledError, GeneratorExit):
             raise
-        except Exception as error:
+        except BaseException as error:  # one that exits has found nothing out
             reason = f"the reconcile hook failed: {type(error).__name__}: {read_text(error)}"
         else:
             if isinstance(found, Happened):

@@ -102,7 +102,9 @@ async def take_error(run: Run, name: str, step: Step, tries: int, error: BaseExc
             text = "the step was cancelled, and left nothing half done"
             await store_failure(run, name, step, tries, encode_error("CANCELLED", text), final=True)
         return False
-    if not isinstance(error, (Exception, SystemExit)):  # what ends the program
+    if not isinstance(error, (Exception, SystemExit)):  # what ends the program, or unwinds it from outside
+        if step.unsafe:
+            mark_unknown(run, name, f"{type(error).__name__} went through the step {name!r}; what it did outside is not known")
         return False
     return await take_failure(run, name, step, tries, error)
 
@@ -187,9 +189,9 @@ async def ask_hook(run: Run, name: str, step: Step) -> Happened | DidNotHappen:
         try:
             with inside(name):
                 found = read_finding(await run.hands.ask_hook(name, step.reconcile, step.args, step.kwargs))
-        except Retryable:
+        except (Retryable, Stopped, asyncio.CancelledError, GeneratorExit):
             raise
-        except Exception as error:
+        except BaseException as error:  # a hook that exits has found nothing out
             reason = f"the reconcile hook of the step {name!r} failed: {type(error).__name__}: {read_text(error)}"
         else:
             if isinstance(found, (Happened, DidNotHappen)):

@@ -8,7 +8,7 @@ import contextvars
 import inspect
 import re
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -44,6 +44,7 @@ class Plan:
     after: list[str] = field(default_factory=list)  # steps and children after which the worker dies
     within: dict[str, list[bool]] = field(default_factory=dict)  # steps inside which it does; whether the effect happened
     calls: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = field(default_factory=dict)
+    theirs: BaseException | None = None  # what the test itself raised, from a step or a hook
 
     def find_stub(self, name: str) -> Any:
         """The stub of a step by its name, or by the one that it was numbered or keyed from; `Plan` itself where there is none."""
@@ -137,18 +138,30 @@ class DriveHands:
         """As Hands.ask_hook."""
         if name in self._plan.findings:
             return self._plan.findings[name]
-        return await self._inner.ask_hook(name, hook, args, kwargs)
+        with self._watch():
+            return await self._inner.ask_hook(name, hook, args, kwargs)
 
     async def pause(self, seconds: float) -> None:
         """As Hands.pause."""
         self._task.now += seconds
 
     async def _do(self, name: str, fn: Callable[..., Any], stub: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if stub is Plan:
-            return await self._inner.run_step(name, fn, args, kwargs)
-        if isinstance(stub, BaseException) or (inspect.isclass(stub) and issubclass(stub, BaseException)):
-            raise stub
-        return await self._inner.run_step(name, stub, args, kwargs) if callable(stub) else stub
+        with self._watch():
+            if stub is Plan:
+                return await self._inner.run_step(name, fn, args, kwargs)
+            if isinstance(stub, BaseException) or (inspect.isclass(stub) and issubclass(stub, BaseException)):
+                raise stub
+            return await self._inner.run_step(name, stub, args, kwargs) if callable(stub) else stub
+
+    @contextlib.contextmanager
+    def _watch(self) -> Iterator[None]:
+        """What is no Exception and nothing of ours is the test's own, whatever the run makes of it: pytest.fail, a Ctrl-C."""
+        try:
+            yield
+        except BaseException as error:
+            if not (isinstance(error, (*OURS, GeneratorExit, Crash)) or is_suspend(error)):
+                self._plan.theirs = error
+            raise
 
 
 @dataclass
@@ -181,7 +194,9 @@ def play(task: MemoryTask, plan: Plan) -> Played:
     except InputRefused as refused:
         ended = refuse_input(attempt, refused.reason)
     except BaseException as error:
-        # What is no Exception and nothing of ours is the test's own, from a stub: pytest.fail, a Ctrl-C.
+        theirs, plan.theirs = plan.theirs, None
+        if theirs is not None:
+            raise theirs from None
         if not (isinstance(error, OURS) or is_suspend(error)):
             raise
         raised = error
