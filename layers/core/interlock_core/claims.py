@@ -92,7 +92,7 @@ async def claim(database: Database, settings: Settings, key: Key, request: Claim
     )
     refused: list[str] = picked[0].refused or []
     await _after_claim(database, key.project, lapsed, due, rows, refused)
-    stored = await steps.of_claims(database, [row.id for row in rows if row.steps_stored], STEP_BYTES)
+    stored = await steps.of_claims(database, [row.id for row in rows if row.steps_stored], STEP_BYTES, CLAIM_BYTES)
     wait = view.told if view.next_in is None else min(view.told, view.next_in)
     if refused and len(rows) < request.slots:
         wait = 0.0  # what stood in the way is out of it now: ask again

@@ -110,12 +110,12 @@ def refuse(verdict: str, name: str) -> None:
         raise LimitExceeded(f"the outputs of a task's steps have at most {MOST_BYTES} bytes together")
 
 
-async def of_claims(database: Database, ids: Sequence[UUID], budget: int) -> dict[UUID, list[dict[str, Any]]]:
-    """The stored steps of claimed tasks, oldest first, as many as fit into `budget` bytes for each."""
+async def of_claims(database: Database, ids: Sequence[UUID], budget: int, together: int) -> dict[UUID, list[dict[str, Any]]]:
+    """The stored steps of claimed tasks, oldest first, as many as fit into `budget` bytes for each and `together` for all."""
     if not ids:
         return {}
     found: dict[UUID, list[dict[str, Any]]] = {}
-    for row in await database.one(sql.of_claims(ids=list(ids), budget=budget)):
+    for row in await database.one(sql.of_claims(ids=list(ids), budget=budget, together=together)):
         found.setdefault(row.task_id, []).append(view(row))
     return found
 

@@ -1,13 +1,16 @@
 -- Reading steps, children and signals. No locks. Called by steps.py, children.py and signals.py.
 
 -- :: of_claims
--- The stored steps of claimed tasks, oldest first, as many of each as fit into its share of the answer. A finished wait for
--- children and the children themselves are steps too.
+-- The stored steps of claimed tasks, oldest first, as many of each as fit into its share of the answer, and of all as many as fit into
+-- theirs: what was picked was measured by its outputs alone. A finished wait for children and the children themselves are steps too.
 SELECT * FROM (
-    SELECT s.task_id, s.name, s.kind, s.seq, s.status, s.final, s.effect_safety, s.reconciles, s.tries, s.output, s.error,
-           sum(100 + coalesce(octet_length(s.output), 0) + coalesce(octet_length(s.error), 0)) OVER (PARTITION BY s.task_id ORDER BY s.seq) AS total
-    FROM unnest(%(ids)s::uuid[]) AS claimed(id) JOIN steps s ON s.task_id = claimed.id) q
-WHERE q.total <= %(budget)s ORDER BY q.task_id, q.seq
+    SELECT q.*, sum(q.bytes) OVER (ORDER BY q.task_id, q.seq) AS together FROM (
+        SELECT s.*, sum(s.bytes) OVER (PARTITION BY s.task_id ORDER BY s.seq) AS total FROM (
+            SELECT s.task_id, s.name, s.kind, s.seq, s.status, s.final, s.effect_safety, s.reconciles, s.tries, s.output, s.error,
+                   160 + octet_length(s.name) + coalesce(octet_length(s.output), 0) + coalesce(octet_length(s.error), 0) AS bytes
+            FROM unnest(%(ids)s::uuid[]) AS claimed(id) JOIN steps s ON s.task_id = claimed.id) s) q
+    WHERE q.total <= %(budget)s) r
+WHERE r.together <= %(together)s ORDER BY r.task_id, r.seq
 
 -- :: page
 -- What fits into an answer, one at least; `whole`: with outputs.
