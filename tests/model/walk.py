@@ -47,6 +47,7 @@ class Walk:
         self.model = Model()
         self.held: list[Held] = []  # every answer with an attempt that was ever given
         self.seen: Counter[tuple[str, str]] = Counter()
+        self.before: Counter[tuple[str, str]] = Counter()  # what walks before this one have met
         self.calls = {name: weight for kind in type(self).__mro__ for name, weight in vars(kind).get("CALLS", {}).items()}
         self.claims: list[tuple[int, Json]] = []  # when, and what was asked
         self.given_back: dict[str, dict[str, str]] = {}  # by claim: what its releases answered
@@ -89,7 +90,7 @@ class Walk:
 
     def missing(self) -> list[tuple[str, str]]:
         """What the walk is to meet and has not met."""
-        met = self.seen + self.model.met
+        met = self.before + self.seen + self.model.met
         return [(name, answer) for name, answers in self.goals.items() for answer in answers if not met[name, answer]]
 
     def some(self, *status: str) -> Held | None:

@@ -187,6 +187,10 @@ class AttemptCalls(Walk):
         if (full := self.some_full("suspended")) is not None:
             await self._complete(full, *self._outcome(full[0], "suspended"))
             return
+        stopped = any(name.startswith("cancelled →") for name, _ in self.missing())
+        if stopped and (overdue := [held for held in self.held if self._is_overdue(held)]) and self.odds(0.4):
+            await self._complete(self.chance.choice(overdue), {"outcome": "cancelled"}, None)
+            return
         reported = [held for held in self.held[-60:] if held[1].report is not None]
         if reported and self.odds(0.15):
             some: Held | None = self.chance.choice(reported)
@@ -209,6 +213,12 @@ class AttemptCalls(Walk):
         if await self._strange(fields["outcome"], "complete", item, **fields):
             return
         await self._complete(some, fields, wait)
+
+    def _is_overdue(self, held: Held) -> bool:
+        """Whether it is past the deadline of an attempt that may still report."""
+        task, attempt, token, _ = held
+        current = task.attempt is attempt and not attempt.ended and token == attempt.tokens and task.status in UNENDED
+        return current and attempt.deadline is not None and attempt.deadline <= self.model.now
 
     def _said(self) -> str:
         never = [said for said in OUTCOMES if not self.seen[said, "taken"]]

@@ -156,12 +156,20 @@ class TaskCalls(RunCalls):
         unknown = self.rare(0.1, "cancel", "OUTCOME_UNKNOWN")
         if (task := self.some_task(*(["outcome-unknown"] if unknown else ["queued", "running", "waiting"]))) is None:
             return
+        never = [status for name, status in self.missing() if name == "cancel of a child"]
+        if families := [t for t in self.model.tasks.values() if t.status in ("queued", "waiting") and self._has_child(t, never)]:
+            task = self.chance.choice(families)
         if self.rare(0.03, "cancel", "NOT_FOUND"):
             self.refused(
                 "cancel", await self.call(self.play.http.producer, "POST", f"/v1/tasks/{NOWHERE}/cancel", {}), "NOT_FOUND"
             )
             return
         await self._cancel_one(task)
+
+    def _has_child(self, task: Task, status: list[str]) -> bool:
+        """Whether a child in one of these states goes with it."""
+        kids = [self.model.tasks[step.child or ""] for step in task.children().values() if not step.detached]
+        return any(kid.status in status and kid.parent == task.id and not kid.cancel_requested for kid in kids)
 
     async def _cancel_one(self, task: Task) -> None:
         before = task.status
