@@ -53,7 +53,7 @@ async def signal(database: Database, project: str, task_id: UUID, request: Signa
     if verdict.verdict == "differs":
         raise IdempotencyConflict(f"the signal key {request.signal_key!r} names another signal of this task")
     if verdict.verdict == "finished":
-        raise TaskFinished(f"the task {verdict.status}; nothing waits for a signal any more")
+        raise TaskFinished(f"the task is {verdict.status}; nothing waits for a signal any more")
     if verdict.verdict == "too-many":
         raise LimitExceeded(f"the task keeps {MOST_SIGNALS} signals that no wait has taken")
     stored = verdict.verdict == "stored"
