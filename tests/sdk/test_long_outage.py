@@ -79,7 +79,9 @@ def test_ten_minutes_without_the_service_cost_an_hours_task_nothing(
     lapsed = "queued" if safety == "pure" else "outcome-unknown"
     for second in range(0, int(HOUR), int(STEP)):
         if second == AWAY.start:
-            service.kill() if fault == "killed" else proxy.cut()
+            proxy.cut()  # also where the service dies: the worker is to come back after the lease's end was seen
+            if fault == "killed":
+                service.kill()
         if second == AWAY.stop:
             assert attempt.doubted
             if fault == "killed":
