@@ -342,9 +342,11 @@ class Exchange:
             if claim is not None:
                 claim.sent_at = clock.now()
 
-        return self._client.request(
-            "POST", path, content=body, timeout=30.0, on_send=note_sending, stop=lambda: self._ledger.draining
-        )
+        def is_over() -> bool:
+            # A claim is not repeated while a lease held here has run out: it would take that task from its own attempt.
+            return self._ledger.draining or (claim is not None and not self._ledger.may_claim())
+
+        return self._client.request("POST", path, content=body, timeout=30.0, on_send=note_sending, stop=is_over)
 
     def _succeeded(self) -> None:
         returned = self._backoff.tries > 1
