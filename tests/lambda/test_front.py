@@ -128,6 +128,7 @@ class Late:
         return result
 
 
+@pytest.mark.slow
 def test_b58_what_was_committed_after_the_gateway_gave_up_is_not_done_twice(
     load: Load, keys: dict[str, str], database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_note_that_nobody_understands_is_none(tmp_path: Path, text: str) -> No
     starts.note_start(tmp_path / "missing", "three")
 
 
+@pytest.mark.slow
 def test_b54_a_worker_that_dies_at_every_start_is_slowed_down_and_leaves_one_process_in_the_fleet(live: Live) -> None:
     spool = str(live.folder / "spool-9")
     for number in range(starts.FREE + 2):

@@ -100,6 +100,7 @@ async def test_b32_a_terminated_connection_costs_one_503_at_most(play: Play, row
     assert rows.value("SELECT count(*) FROM tasks") == 4
 
 
+@pytest.mark.slow
 async def test_b32_a_connection_that_falls_silent_is_replaced_within_the_budget(
     play: Play, rows: Rows, on_the_way: OnTheWay, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import time
 
 import psycopg
+import pytest
 
 from interlock_core.db import Database
 from stream.conftest import TYPE, Serve, Service, Stream
@@ -142,6 +143,7 @@ async def test_an_idle_fleet_costs_one_statement_for_each_regular_look(serve: Se
     assert time.monotonic() - began > 1
 
 
+@pytest.mark.slow
 async def test_nobody_waits_for_a_poll_while_a_slot_is_free(service: Service, database: Database) -> None:
     """Ten workers of one slot claim on `ready`, on a wake and after a task, and never by the clock."""
     streams = [await service.stream() for _ in range(10)]
