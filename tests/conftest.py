@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 pytest_plugins = [
@@ -20,6 +22,11 @@ pytest_plugins = [
     "support.play",
     "support.runs",  # last: it builds on the others
 ]
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what it puts into the background deaf to Ctrl-C, and whatever that starts would be too: the tests send it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

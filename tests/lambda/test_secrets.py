@@ -85,12 +85,12 @@ def role(database_url: str) -> Iterator[Callable[[str], str]]:
 
         def set_password(password: str) -> str:
             connection.execute(sql.SQL("ALTER ROLE {} PASSWORD {}").format(identifier, sql.Literal(password)))
-            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (name,))
+            connection.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", (name,))
             parts = conninfo_to_dict(database_url)
             return f"postgresql://{name}:{password}@{parts['host']}:{parts['port']}/{parts['dbname']}"
 
         yield set_password
-        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (name,))
+        connection.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", (name,))
         connection.execute(sql.SQL("DROP OWNED BY {role}; DROP ROLE {role}").format(role=identifier))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,13 +89,8 @@ def test_ten_minutes_without_the_service_cost_an_hours_task_nothing(
             wait_until(lambda: producer.get(task_id).status == lapsed, 30)
             proxy.restore()
         time_moved.advance(STEP, worker)
-        if second in AWAY:
-            continue
-        # A request that is lost ends by its own, unmoved, time-out. After it the worker pauses by the moved clock: time must go on
-        # for that, and within the lease it is renewed.
-        with contextlib.suppress(TimeoutError):
-            wait_until(lambda: sdk_clock.now() - attempt.renewed_at < LEASE / 2, 20, 0.005)
-        assert (second < AWAY.stop + 60 and second > AWAY.start) or sdk_clock.now() - attempt.renewed_at < LEASE
+        if second not in AWAY:
+            wait_until(lambda: sdk_clock.now() - attempt.renewed_at < LEASE / 2, 40, 0.005)
     task = producer.wait(task_id, 30)
     assert (task.status, task.result, task.attempts) == ("succeeded", "whole", 0)
     assert task.attempt is not None
