@@ -59,11 +59,10 @@ async def list_children(call: Call) -> dict[str, Any]:
     return await steps.children_page(call.database, *await _part(call))
 
 
-async def _part(call: Call) -> tuple[UUID, str | None, int]:
+async def _part(call: Call) -> tuple[steps.Reader, str | None, int]:
     given = query(call.request, ("limit", "cursor"))
-    task_id = call.path_id()
-    await tasks.find(call.database, call.key.project, task_id)
-    return task_id, given.get("cursor", [None])[-1], cursors.page_limit(given.get("limit", [None])[-1])
+    reader = steps.Reader(call.key.project, call.path_id())
+    return reader, given.get("cursor", [None])[-1], cursors.page_limit(given.get("limit", [None])[-1])
 
 
 @endpoint("GET", "/v1/tasks", keys=READERS)

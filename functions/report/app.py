@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 from pydantic import ValidationError
 
@@ -147,8 +146,8 @@ def _one(call: Call, model: type[Ids]) -> reports.Item:
     return item
 
 
-async def _held(call: Call) -> tuple[UUID, str | None, int]:
-    """What a page of an attempt's reads needs: its task, the cursor, the limit; the lease stands in the headers."""
+async def _held(call: Call) -> tuple[steps.Reader, str | None, int]:
+    """What a page of an attempt's reads needs: who reads, the cursor, the limit; the lease stands in the headers."""
     given = query(call.request, ("cursor", "limit"))
     task_id = call.path_id("taskId")
     headers = call.request.headers
@@ -160,8 +159,8 @@ async def _held(call: Call) -> tuple[UUID, str | None, int]:
         held = Ids.model_validate(ids | {"fence": int(fence)})
     except ValidationError as error:
         raise problem(error) from None
-    await steps.check_current(call.database, call.key, steps.lease(held))
-    return task_id, given.get("cursor", [None])[-1], cursors.page_limit(given.get("limit", [None])[-1])
+    reader = steps.Reader(call.key.project, task_id, reports.fence(held))
+    return reader, given.get("cursor", [None])[-1], cursors.page_limit(given.get("limit", [None])[-1])
 
 
 def _only(answers: list[Outcome]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from interlock_core import attempts, steps, waits
+from interlock_core import steps, waits
 from model.records import SETTLED
 from model.runs_model import BIG, MOST_SIGNALS, MOST_STEPS
 from model.walk_tasks import TaskCalls
@@ -115,8 +115,7 @@ def truth(database_url: str) -> Iterator[psycopg.Connection[Any]]:
 @pytest.fixture(autouse=True)
 def limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small enough for a walk to meet."""
-    for module in (steps, attempts):
-        monkeypatch.setattr(module, "MOST_STEPS", MOST_STEPS)
+    monkeypatch.setattr(steps, "MOST_STEPS", MOST_STEPS)
     monkeypatch.setattr(steps, "MOST_BYTES", BIG * 3 // 2)
     monkeypatch.setattr(waits, "MOST_SIGNALS", MOST_SIGNALS)
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from . import admission, ends, hints, reports
+from . import admission, ends, hints, reports, steps
 from .canonical import canonical
 from .db import Database, Row, Step, statements
-from .errors import EpochChanged, InvalidRequest, LimitExceeded, Problem, RateLimited, StaleAttempt, Unavailable
+from .errors import InvalidRequest, LimitExceeded, Problem, RateLimited, StaleAttempt, Unavailable
 from .ids import new_id
 from .keys import Key
 from .states import QUEUED
@@ -28,7 +28,6 @@ resume_sql = statements("resume")
 
 MAX_LINES = 10_000
 MAX_LOG_BYTES = 4 * 1024 * 1024
-MOST_STEPS = 10_000  # of a task, finished waits and children included
 # Seconds between progress or logs of one attempt: faster ones are refused, their lease is renewed all the same.
 REPORT_INTERVAL = 0.1
 _encode = msgspec.json.Encoder().encode
@@ -41,17 +40,6 @@ def _json(value: Any) -> str:
     return _encode(value).decode()
 
 
-def _ids(item: reports.Item) -> dict[str, Any]:
-    epoch, digest = reports.token(item.model.lease_token)
-    return {
-        "task_id": item.model.task_id,
-        "attempt_id": item.model.attempt_id,
-        "fence": item.model.fence,
-        "token": digest,
-        "epoch": epoch,
-    }
-
-
 async def heartbeat(
     database: Database, key: Key, items: Sequence[reports.Item], who: dict[str, Any] | None
 ) -> tuple[list[dict[str, Any] | Problem], dict[str, Any]]:
@@ -59,10 +47,10 @@ async def heartbeat(
 
     `who` is the instance with its `draining` and `slots`, or None for a single report. Also returns serverTime and drain.
     """
-    rows = [_ids(i) | _said(i) for i in items if i.model is not None]
+    rows = [reports.fence(i.model) | _said(i) for i in items if i.model is not None]
     instance = who or {"worker_id": "", "instance_id": "", "draining": None, "slots": None}
     place = {name: instance[name] for name in ("worker_id", "instance_id")}
-    steps = [
+    beside = [
         heartbeat_sql.alive(project=key.project, **instance),
         heartbeat_sql.state(project=key.project, **place),
     ]
@@ -70,7 +58,7 @@ async def heartbeat(
     places = [n for n, item in enumerate(items) if item.model is not None]
     state = None
     for turn in _rounds(rows) or [[]]:
-        mine, extra_steps = [rows[i] for i in turn], steps if state is None else []
+        mine, extra_steps = [rows[i] for i in turn], beside if state is None else []
         taken, others, rest = await _settle(database, key.project, mine, _renewed, extra=extra_steps)
         state = state or rest[1][0]
         await admission.admit(database, key.project, [row.concurrency_key for row in taken.values() if row.recovered])
@@ -116,17 +104,17 @@ def _beaten(name: str, taken: dict[str, Row], others: dict[str, Problem]) -> dic
 
 async def complete(database: Database, key: Key, items: Sequence[reports.Item]) -> list[dict[str, Any] | Problem]:
     """Takes outcomes; per item {attemptId, taskStatus, duplicate} or a Problem, in the order of the items."""
-    rows = [_ids(i) | _outcome(i) for i in items if i.model is not None]
+    rows = [reports.fence(i.model) | _outcome(i) for i in items if i.model is not None]
     return await _end(database, key.project, items, rows, _completed, final=True)
 
 
 def _completed(project: str, rows: list[dict[str, Any]]) -> list[Step]:
     call = str(new_id())
-    steps = [complete_sql.settle(project=project, items=_json(rows), most_steps=MOST_STEPS, call=call)]
+    written = [complete_sql.settle(project=project, items=_json(rows), most_steps=steps.MOST_STEPS, call=call)]
     if suspended := [row["task_id"] for row in rows if row["outcome"] == "suspended"]:
         # a wait that is over already: read now that the task is locked
-        steps.append(resume_sql.resume(ids=suspended, at_once=call, inline_bytes=INLINE_BYTES))
-    return steps
+        written.append(resume_sql.resume(ids=suspended, at_once=call, inline_bytes=INLINE_BYTES))
+    return written
 
 
 def _outcome(item: reports.Item) -> dict[str, Any]:
@@ -164,7 +152,7 @@ def _outcome(item: reports.Item) -> dict[str, Any]:
 async def release(database: Database, key: Key, items: Sequence[reports.Item]) -> list[dict[str, Any] | Problem]:
     """Gives attempts back; per item {attemptId, taskStatus, duplicate} or a Problem."""
     rows = [
-        _ids(i)
+        reports.fence(i.model)
         | {
             "started": i.model.started,
             "reason": reports.cut(i.model.reason) or None,
@@ -237,8 +225,8 @@ def _not_suspended(row: dict[str, Any], verdict: Row) -> Problem | None:
         return InvalidRequest(f"{verdict.other_kind!r} is the name of another step or child of this task", "/wait/name")
     if verdict.no_child is not None:
         return InvalidRequest(f"the task has no child named {verdict.no_child!r}", "/wait/children")
-    if verdict.steps_stored >= MOST_STEPS:
-        return LimitExceeded(f"a task has at most {MOST_STEPS} steps, finished waits included")
+    if verdict.steps_stored >= steps.MOST_STEPS:
+        return LimitExceeded(f"a task has at most {steps.MOST_STEPS} steps, finished waits included")
     return None
 
 
@@ -294,14 +282,14 @@ async def _settle(
     """
     batch = sorted(rows, key=lambda row: row["task_id"])  # the one lock order
     ids = [row["task_id"] for row in batch]
-    steps: list[Step] = []
+    sent: list[Step] = []
     if batch:
-        steps = [complete_sql.lock(ids=ids), *write(project, batch)]
-    results = await database.run(*steps, *extra, notify=notify) if steps or extra else []
-    taken = _taken(results[1 : len(steps)])
+        sent = [complete_sql.lock(ids=ids), *write(project, batch)]
+    results = await database.run(*sent, *extra, notify=notify) if sent or extra else []
+    taken = _taken(results[1 : len(sent)])
     left = [row for row in batch if str(row["attempt_id"]) not in taken]
     others = await _explain(database, project, left, write, taken, final) if left else {}
-    return taken, others, results[len(steps) :]
+    return taken, others, results[len(sent) :]
 
 
 async def _explain(
@@ -335,22 +323,12 @@ async def _explain(
             except Unavailable:
                 pass
             found[name] = Unavailable("the task's row is held by another call; nothing was changed")
-        elif verdict.found and verdict.other_epoch and row["epoch"] >= 0:
-            found[name] = EpochChanged(f"the lease token was given in epoch {row['epoch']}")
-        elif verdict.same_report:
+        elif verdict.same_report and not verdict.other_epoch:
             found[name] = verdict.led_to
         else:
-            found[name] = StaleAttempt(_stale(verdict))
-            if final and verdict.token_fits:
+            found[name] = refusal = reports.not_current(verdict, row["epoch"])
+            if final and verdict.token_fits and isinstance(refusal, StaleAttempt):
                 late.append(row)
     if late:
         await database.one(complete_sql.late(project=project, items=_json(late)))
     return found
-
-
-def _stale(verdict: Row) -> str:
-    if not verdict.found:
-        return "there is no such task any more"
-    if verdict.ended_by is not None:
-        return f"the attempt was ended ({verdict.ended_by}); the task is {verdict.status}"
-    return f"attempt, fence and token together are not those of the task's current attempt; the task is {verdict.status}"

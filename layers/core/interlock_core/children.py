@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from . import admission, hints, steps, submit
+from . import admission, hints, reports, steps, submit
 from .db import Database, statements
 from .errors import ScopeDenied
 from .ids import new_id
@@ -29,7 +29,7 @@ async def spawn(database: Database, settings: Settings, key: Key, request: Child
     if key.pools is not None and request.pool not in key.pools:
         raise ScopeDenied(f"the key is narrowed to the pools {', '.join(key.pools)}; the child's is {request.pool}")
     check_size(input_text, "/input")
-    item = steps.lease(request) | submit.stored_fields(request, settings, input_text)
+    item = reports.fence(request) | submit.stored_fields(request, settings, input_text)
     item |= {"name": request.name, "detached": request.detached, "id": new_id()}
     row = await steps.write(
         database,

@@ -1,8 +1,8 @@
 """The database: SQL files, one pipeline per transition, and the few connections that carry them.
 
-Only this module (and `migrate`) imports psycopg. A transition is a list of steps sent as one pipeline: one network round
-trip, one transaction. Steps come from `sql/<name>.sql`, whose statements are parted by lines `-- :: name`; one marked
-`(planned anew)` gets a plan for its parameters each time, the others are prepared and keep one plan.
+Only this module, `pipeline`, `listen` and `migrate` import psycopg. A transition is a list of steps sent as one pipeline:
+one network round trip, one transaction. Steps come from `sql/<name>.sql`, whose statements are parted by lines
+`-- :: name`; one marked `(planned anew)` gets a plan for its parameters each time, the others are prepared and keep one.
 
 The pool is ours because its life must fit a frozen execution environment: no background tasks, nothing that ticks, a
 connection checked when it was idle and replaced when the server closed it, demoted it or fell silent.
@@ -29,9 +29,9 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import namedtuple_row
 
+from . import pipeline
 from .address import Address
 from .errors import Unavailable
-from .pipeline import Message, exchange
 from .testpoint import armed, testpoint
 
 log = logging.getLogger("interlock.db")
@@ -45,6 +45,7 @@ CHECK_AFTER_SECONDS = 30.0  # an idle connection older than this answers a query
 CHECK_SECONDS = 3.0  # for that answer
 
 Row = Any
+Step = pipeline.Step
 T = TypeVar("T")
 _BROKEN = (pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.ReadOnlySqlTransaction, pg.IdleInTransactionSessionTimeout)
 _BUSY = (pg.QueryCanceled, pg.LockNotAvailable, pg.InsufficientResources, pg.ConfigurationLimitExceeded)
@@ -55,16 +56,6 @@ _AGAIN = (pg.SerializationFailure, pg.DeadlockDetected, pg.FeatureNotSupported)
 
 class Refused(Exception):
     """A statement called refuse(message): the whole transaction was rolled back."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One statement with its parameters."""
-
-    name: str
-    text: str
-    params: dict[str, Any]
-    prepare: bool
 
 
 @dataclass(frozen=True)
@@ -161,9 +152,7 @@ class Database:
         self, connection: psycopg.AsyncConnection[Row], steps: tuple[Step, ...], notify: Step | None
     ) -> list[list[Row]]:
         self.round_trips += 1
-        messages = [Message(step.text, step.params, self._prepare and step.prepare) for step in steps]
-        after = [Message(notify.text, notify.params, self._prepare)] if notify is not None else []
-        rows, lost = await exchange(connection, messages, after)
+        rows, lost = await pipeline.exchange(connection, steps, (notify,) if notify is not None else (), prepare=self._prepare)
         if lost is not None:
             log.warning("a hint was lost: %s", lost)  # the work is stored; whoever waits for the hint polls
         return rows

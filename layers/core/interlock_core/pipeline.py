@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import namedtuple
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -26,15 +27,14 @@ Plan = tuple[bytes, tuple[int, ...] | None]
 _PARAMETER = re.compile(r"%(?:\((\w+)\)s|%)")
 
 
-class Message:
-    """One statement as it goes over the wire: numbered text, values by name."""
+@dataclass(frozen=True)
+class Step:
+    """One statement with its parameters; `prepare`: one plan of it may be kept."""
 
-    __slots__ = ("params", "prepare", "text")
-
-    def __init__(self, text: str, params: dict[str, Any], prepare: bool) -> None:
-        self.text = text
-        self.params = params
-        self.prepare = prepare
+    name: str
+    text: str
+    params: dict[str, Any]
+    prepare: bool
 
 
 class _Session:
@@ -51,9 +51,9 @@ _sessions: WeakKeyDictionary[psycopg.AsyncConnection[Any], _Session] = WeakKeyDi
 
 
 async def exchange(
-    connection: psycopg.AsyncConnection[Any], messages: Sequence[Message], after: Sequence[Message] = ()
+    connection: psycopg.AsyncConnection[Any], steps: Sequence[Step], after: Sequence[Step] = (), *, prepare: bool
 ) -> tuple[list[list[Any]], psycopg.Error | None]:
-    """Runs `messages` as one transaction and then `after` as another, in one round trip.
+    """Runs `steps` as one transaction and then `after` as another, in one round trip; `prepare`: plans may be kept at all.
 
     Returns the rows of the first, and what was wrong with the second (which undoes nothing). Raises psycopg.Error where the
     first failed: nothing of it is stored. A caller that is cancelled cancels the statements in the server before it goes.
@@ -61,18 +61,18 @@ async def exchange(
     session = _sessions.get(connection)
     if session is None:
         session = _sessions[connection] = _Session(connection)
-    return await connection.wait(_exchange(connection.pgconn, session, messages, after))
+    return await connection.wait(_exchange(connection.pgconn, session, steps, after, prepare))
 
 
 def _exchange(
-    pgconn: PGconn, session: _Session, messages: Sequence[Message], after: Sequence[Message]
+    pgconn: PGconn, session: _Session, steps: Sequence[Step], after: Sequence[Step], prepare: bool
 ) -> Generator[Wait, Ready | int, tuple[list[list[Any]], psycopg.Error | None]]:
     pgconn.enter_pipeline_mode()
     made: dict[Plan, bytes] = {}
     sent: list[list[Plan | None]] = []  # of each part and statement, the plan that is made first
-    for part in (messages, after):
+    for part in (steps, after):
         if part:
-            sent.append([_send(pgconn, session, made, message) for message in part])
+            sent.append([_send(pgconn, session, made, step, prepare and step.prepare) for step in part])
             pgconn.pipeline_sync()
     while pgconn.flush():
         if (yield Wait.RW) & Ready.R:
@@ -85,13 +85,13 @@ def _exchange(
     return rows, lost
 
 
-def _send(pgconn: PGconn, session: _Session, made: dict[Plan, bytes], message: Message) -> Plan | None:
+def _send(pgconn: PGconn, session: _Session, made: dict[Plan, bytes], step: Step, prepare: bool) -> Plan | None:
     """Queues a statement; the plan that had to be asked for before, if any."""
-    query, names = _numbered(message.text)
+    query, names = _numbered(step.text)
     transformer = session.dump
-    values = transformer.dump_sequence([message.params[name] for name in names], [PyFormat.AUTO] * len(names))
+    values = transformer.dump_sequence([step.params[name] for name in names], [PyFormat.AUTO] * len(names))
     types, formats = transformer.types, transformer.formats
-    if not message.prepare:
+    if not prepare:
         pgconn.send_query_params(query, values, param_types=types, param_formats=formats, result_format=Format.TEXT)
         return None
     plan = (query, types)

@@ -11,7 +11,7 @@ import msgspec
 from pydantic import ValidationError
 
 from . import canonical, jsontext
-from .errors import InvalidJson, InvalidRequest, Problem
+from .errors import EpochChanged, InvalidJson, InvalidRequest, Problem, StaleAttempt
 from .wire.fields import INLINE_BYTES, TEXT_BYTES, problem
 from .wire.worker import Ids
 
@@ -52,6 +52,25 @@ def token(lease_token: str) -> tuple[int, str]:
     epoch, _, secret = lease_token.partition(".")
     number = int(epoch) if epoch.isascii() and epoch.isdigit() and len(epoch) < 9 else -1
     return number, hashlib.sha256(secret.encode(errors="replace")).hexdigest()
+
+
+def fence(ids: Ids) -> dict[str, Any]:
+    """What a report proves itself with, as statements take it."""
+    epoch, digest = token(ids.lease_token)
+    return {"task_id": ids.task_id, "attempt_id": ids.attempt_id, "fence": ids.fence, "token": digest, "epoch": epoch}
+
+
+def not_current(verdict: Any, epoch: int) -> Problem:
+    """Why the report of an attempt is not taken, from what `complete.explain` found; `epoch` is its token's."""
+    if verdict.found and verdict.other_epoch and epoch >= 0:
+        return EpochChanged(f"the lease token was given in epoch {epoch}")
+    if not verdict.found:
+        return StaleAttempt("there is no such task any more")
+    if verdict.ended_by is not None:
+        return StaleAttempt(f"the attempt was ended ({verdict.ended_by}); the task is {verdict.status}")
+    return StaleAttempt(
+        f"attempt, fence and token together are not those of the task's current attempt; the task is {verdict.status}"
+    )
 
 
 def cut(value: Any, limit: int = TEXT_BYTES) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -11,19 +12,20 @@ import msgspec
 
 from . import admission, reports
 from .db import Database, Row, Step, statements
-from .errors import EpochChanged, InvalidRequest, LimitExceeded, Problem, StaleAttempt
+from .errors import InvalidRequest, LimitExceeded, NotFound, Problem
 from .keys import Key
 from .views import raw
 from .wire import cursors
 from .wire.fields import check_size
 from .wire.times import when
-from .wire.worker import Ids, StepReport
+from .wire.worker import StepReport
 
 sql = statements("steps")
 store_sql = statements("store_step")
 revive_sql = statements("revive")
 complete_sql = statements("complete")
 
+FENCE = ("task_id", "attempt_id", "fence", "token", "epoch")
 MOST_STEPS = 10_000  # of a task, finished waits and children included
 MOST_BYTES = 64 * 1024 * 1024  # of their outputs
 PAGE_BYTES = 2 * 1024 * 1024
@@ -31,10 +33,29 @@ OUTLINE = 1_000
 _encode = msgspec.json.Encoder().encode
 
 
-def lease(ids: Ids) -> dict[str, Any]:
-    """The fence of a report, for a statement."""
-    epoch, digest = reports.token(ids.lease_token)
-    return {"task_id": ids.task_id, "attempt_id": ids.attempt_id, "fence": ids.fence, "token": digest, "epoch": epoch}
+@dataclass(frozen=True)
+class Reader:
+    """Who reads what a task has stored: a project's producer or operator, or (with its fence) the attempt that runs it.
+
+    Refused with NotFound, or StaleAttempt or EpochChanged where the attempt is not current.
+    """
+
+    project: str
+    task_id: UUID
+    fence: dict[str, Any] | None = None
+
+    def may(self) -> Step:
+        """The statement that has a row where the reader may."""
+        if self.fence is None:
+            return sql.seen(project=self.project, id=self.task_id)
+        return sql.current(project=self.project, item=_json(self.fence))
+
+    async def refusal(self, database: Database) -> Problem:
+        """Why it may not."""
+        if self.fence is None:
+            return NotFound(f"there is no task {self.task_id} in this project")
+        (verdict,) = await database.one(complete_sql.explain(project=self.project, items=_json([self.fence])))
+        return reports.not_current(verdict, self.fence["epoch"])
 
 
 async def store(database: Database, key: Key, request: StepReport, output: str | None) -> dict[str, Any]:
@@ -50,7 +71,7 @@ async def store(database: Database, key: Key, request: StepReport, output: str |
     if request.status == "failed":
         code, message, details = reports.error_of(request.error)
         error = {"code": code, "message": message} | ({"details": msgspec.Raw(details.encode())} if details else {})
-    item = lease(request) | {
+    item = reports.fence(request) | {
         "name": request.name,
         "status": request.status,
         "effect_safety": request.effect_safety,
@@ -76,28 +97,15 @@ async def write(database: Database, project: str, item: dict[str, Any], statemen
 
     Raises StaleAttempt or EpochChanged where the attempt is not current.
     """
-    fence = _json({name: item[name] for name in ("task_id", "attempt_id", "fence", "token", "epoch")})
+    fence = {name: item[name] for name in FENCE}
     _, revived, rows = await database.run(
-        complete_sql.lock_one(ids=[item["task_id"]]), revive_sql.revive(project=project, item=fence), statement
+        complete_sql.lock_one(ids=[item["task_id"]]), revive_sql.revive(project=project, item=_json(fence)), statement
     )
     await admission.admit(database, project, [row.concurrency_key for row in revived])
     if not rows:
-        raise await stale(database, project, item)
+        (verdict,) = await database.one(complete_sql.explain(project=project, items=_json([fence])))
+        raise reports.not_current(verdict, item["epoch"])
     return rows[0]
-
-
-async def stale(database: Database, project: str, item: dict[str, Any]) -> Problem:
-    """Why an attempt is not current."""
-    (verdict,) = await database.one(complete_sql.explain(project=project, items=_json([item])))
-    if verdict.found and verdict.other_epoch and item["epoch"] >= 0:
-        return EpochChanged(f"the lease token was given in epoch {item['epoch']}")
-    if not verdict.found:
-        return StaleAttempt("there is no such task any more")
-    if verdict.ended_by is not None:
-        return StaleAttempt(f"the attempt was ended ({verdict.ended_by}); the task is {verdict.status}")
-    return StaleAttempt(
-        f"attempt, fence and token together are not those of the task's current attempt; the task is {verdict.status}"
-    )
 
 
 def refuse(verdict: str, name: str) -> None:
@@ -134,49 +142,41 @@ async def outline(database: Database, task_id: UUID) -> dict[str, list[dict[str,
     return {"steps": [view(row, whole=False) for row in rows], "children": [child_view(row, whole=False) for row in children]}
 
 
-async def page(database: Database, task_id: UUID, given: str | None, limit: int) -> dict[str, Any]:
-    """A page of steps with their outputs. Raises InvalidCursor."""
-    after = _after(["steps", str(task_id)], given)
-    rows = await database.one(sql.page(id=task_id, after=after, limit=limit + 1, budget=PAGE_BYTES, whole=True))
-    return await _paged(database, partial(sql.page, whole=False), task_id, ["steps", str(task_id)], rows, limit, view)
+async def page(database: Database, reader: Reader, given: str | None, limit: int) -> dict[str, Any]:
+    """A page of steps with their outputs. Raises as `Reader` says, and InvalidCursor."""
+    return await _page(database, reader, "steps", partial(sql.page, whole=True), given, limit, view)
 
 
-async def children_page(database: Database, task_id: UUID, given: str | None, limit: int) -> dict[str, Any]:
-    """A page of children with what became of them. Raises InvalidCursor."""
-    scope = ["children", str(task_id)]
-    after = _after(scope, given)
-    rows = await database.one(sql.children(id=task_id, after=after, limit=limit + 1, budget=PAGE_BYTES, whole=True))
-    return await _paged(database, partial(sql.children, whole=False), task_id, scope, rows, limit, child_view)
+async def children_page(database: Database, reader: Reader, given: str | None, limit: int) -> dict[str, Any]:
+    """A page of children with what became of them. Raises as `Reader` says, and InvalidCursor."""
+    return await _page(database, reader, "children", partial(sql.children, whole=True), given, limit, child_view)
 
 
-async def signals_page(database: Database, task_id: UUID, given: str | None, limit: int) -> dict[str, Any]:
-    """A page of the signals that no wait has taken. Raises InvalidCursor."""
-    scope = ["signals", str(task_id)]
-    rows = await database.one(sql.signals(id=task_id, after=_after(scope, given), limit=limit + 1, budget=PAGE_BYTES))
-    return await _paged(database, sql.signals, task_id, scope, rows, limit, _signal_view)
+async def signals_page(database: Database, reader: Reader, given: str | None, limit: int) -> dict[str, Any]:
+    """A page of the signals that no wait has taken. Raises as `Reader` says, and InvalidCursor."""
+    return await _page(database, reader, "signals", sql.signals, given, limit, _signal_view)
 
 
-def _after(scope: list[Any], given: str | None) -> int:
-    found = cursors.read(scope, given, cursors.number)
-    return int(found[0]) if found else 0
-
-
-async def _paged(
-    database: Database, statement: Any, task_id: UUID, scope: list[Any], rows: list[Row], limit: int, show: Any
+async def _page(
+    database: Database,
+    reader: Reader,
+    name: str,
+    statement: Callable[..., Step],
+    given: str | None,
+    limit: int,
+    show: Callable[[Row], dict[str, Any]],
 ) -> dict[str, Any]:
     """The page: fewer rows than the limit where more would not fit into an answer."""
+    scope = [name, str(reader.task_id)]
+    after = cursors.read(scope, given, cursors.number)
+    allowed, rows = await database.run(
+        reader.may(), statement(id=reader.task_id, after=after[0] if after else 0, limit=limit + 1, budget=PAGE_BYTES)
+    )
+    if not allowed:
+        raise await reader.refusal(database)
     shown = rows[:limit]
-    more = len(rows) > limit
-    if shown and not more:  # the bytes may have ended the page
-        more = bool(await database.one(statement(id=task_id, after=shown[-1].seq, limit=1, budget=PAGE_BYTES)))
+    more = bool(shown) and shown[-1].found > len(shown)
     return {"items": [show(row) for row in shown], "nextCursor": cursors.write(scope, [shown[-1].seq]) if more else None}
-
-
-async def check_current(database: Database, key: Key, item: dict[str, Any]) -> None:
-    """Raises StaleAttempt or EpochChanged where the lease that asks is not the task's current one."""
-    (verdict,) = await database.one(sql.current(project=key.project, item=_json(item)))
-    if not verdict.yes or verdict.other_epoch:
-        raise await stale(database, key.project, item)
 
 
 def view(row: Row, *, whole: bool = True) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def scripted_service(scripted: ScriptedServer, drift: float, **changed: Any) -> 
         now = datetime.now(UTC)
         body = {
             "databaseTime": (now - timedelta(seconds=drift)).isoformat(), "project": "acme", "queueDepth": 0, "onlineWorkers": 1,
-            "debts": {"expiredLeases": 0, "outbox": {"dueWithFreeSlot": 0, "oldestSeconds": 0}, "retentionBacklog": 0},
+            "debts": {"expiredLeases": 0, "outbox": {"dueWithFreeSlot": 0, "noticesNotDelivered": 0}, "retentionBacklog": 0},
             "lastSweepAt": (now - timedelta(seconds=drift)).isoformat(), "lastRetentionAt": (now - timedelta(seconds=drift)).isoformat(),
         }  # fmt: skip
         return Answer(200, {**body, **changed})
@@ -144,7 +144,11 @@ def test_clock_drift_has_a_sign(offline: Cli, scripted: ScriptedServer, drift: f
 
 
 def test_debts_are_told(offline: Cli, scripted: ScriptedServer) -> None:
-    debts = {"expiredLeases": 3, "outbox": {"dueWithFreeSlot": 2, "oldestSeconds": 40.0}, "retentionBacklog": 5}
+    debts = {
+        "expiredLeases": 3,
+        "outbox": {"dueWithFreeSlot": 2, "oldestSeconds": 40.0, "noticesNotDelivered": 6},
+        "retentionBacklog": 5,
+    }
     settings = scripted_service(
         scripted, 0.0, debts=debts, queueDepth=7, onlineWorkers=0, outcomeUnknown=4, lastSweepAt="2026-01-01T00:00:00Z",
         lastRetentionAt=None, oldestTransactionSeconds=900, streamLagSeconds=30,

@@ -171,6 +171,9 @@ SELECT clock.now, %(project)s::text AS project, s.epoch, s.swept_at, s.retained_
           AND i.last_seen > clock.now - make_interval(secs => greatest(%(offline_seconds)s, 1.5 * i.told_seconds))) AS online_workers,
        (SELECT count(*) FROM tasks t WHERE t.project = %(project)s AND t.status = 'running' AND t.lease_expires_at < clock.now) AS expired_leases,
        (SELECT count(*) FROM tasks t WHERE t.project = %(project)s AND t.status = 'outcome-unknown') AS unknown,
+       -- ends that the parent has not looked at, for longer than what follows an end takes
+       (SELECT count(*) FROM (SELECT FROM tasks t WHERE t.project = %(project)s AND t.parent_id IS NOT NULL AND t.finished_at IS NOT NULL
+          AND NOT t.parent_told AND t.finished_at < clock.now - interval '5 seconds' LIMIT 10000) ended) AS untold,
        (SELECT count(*) FROM (SELECT FROM tasks t WHERE t.finished_at < clock.now - make_interval(secs => %(keep_seconds)s)
           AND t.project = %(project)s ORDER BY t.finished_at LIMIT 10000) old) AS retention_backlog,
        x.pid AS transaction_pid, x.application_name AS transaction_application, x.state AS transaction_state, x.seconds AS transaction_seconds

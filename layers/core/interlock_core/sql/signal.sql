@@ -1,4 +1,4 @@
--- Keeps a signal until a wait consumes it; stored once under its key. Locks: the task. Called by signals.signal:
+-- Keeps a signal until a wait consumes it; stored once under its key. Locks: the task. Called by waits.signal:
 -- resolve.lock · signal · resume.
 
 -- :: signal

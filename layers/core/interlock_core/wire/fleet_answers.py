@@ -239,10 +239,11 @@ class Config(Shown):
 
 
 class Outbox(Shown):
-    """Work that is due for longer than a poll while a slot for it is free."""
+    """Work that is due for longer than a poll while a slot for it is free; ends of children that no parent has looked at."""
 
     due_with_free_slot: int
     oldest_seconds: float | None
+    notices_not_delivered: int
 
 
 class Debts(Shown):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import FailFast, Field, model_validator
+from pydantic import BaseModel, FailFast, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from .fields import (
@@ -53,31 +53,41 @@ class Trace(Strict):
     tracestate: Annotated[str, Field(max_length=512)] | None = None
 
 
-class Submit(Strict):
-    """POST /v1/tasks."""
+class Options(BaseModel):
+    """What may be said of a task that is to be submitted, whoever submits it: a producer, a parent, a schedule."""
 
-    type: TaskType
-    schema_version: SchemaVersion
-    input: Any
-    idempotency_key: Identifier | None = None
     pool: Identifier = "default"
     priority: Priority = 0
-    run_at: Instant | None = None
-    delay_seconds: Seconds | None = None
     retry: Retry | None = None
     start_deadline_seconds: PositiveSeconds | None = None
     timeout_seconds: PositiveSeconds | None = None
     lease_seconds: LeaseSeconds | None = None
     concurrency: Concurrency | None = None
     tags: Annotated[dict[TagKey, TagValue], Field(max_length=16, default_factory=dict)]
-    require_worker: Literal["registered", "online"] | None = None
     trace: Trace | None = None
+
+
+class Once(BaseModel):
+    """When it is due."""
+
+    run_at: Instant | None = None
+    delay_seconds: Seconds | None = None
 
     @model_validator(mode="after")
     def _one_time(self) -> Self:
         if self.run_at is not None and self.delay_seconds is not None:
             raise PydanticCustomError("one_time", "has both runAt and delaySeconds; give one of them")
         return self
+
+
+class Submit(Options, Once, Strict):
+    """POST /v1/tasks."""
+
+    type: TaskType
+    schema_version: SchemaVersion
+    input: Any
+    idempotency_key: Identifier | None = None
+    require_worker: Literal["registered", "online"] | None = None
 
 
 class SubmitBatch(Strict):

@@ -4,18 +4,17 @@ need not import them.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
-from .fields import Identifier, Instant, PositiveSeconds, Priority, SchemaVersion, Seconds, TagKey, TagValue, TaskType, Tolerant
-from .producer import Attempts, Concurrency, Jitter, LeaseSeconds, Multiplier, Retry, Trace
+from .fields import Identifier, PositiveSeconds, SchemaVersion, Seconds, TaskType, Tolerant
+from .producer import Attempts, Jitter, LeaseSeconds, Multiplier, Once, Options
 from .schedules import RegisteredSchedule
 from .worker import Handler, Ids, Slots, Text
 
 
-class ChildSubmit(Ids):
+class ChildSubmit(Options, Once, Ids):
     """POST …/children: a submit with the parent's lease as authority, once per name."""
 
     name: Identifier
@@ -23,23 +22,6 @@ class ChildSubmit(Ids):
     type: TaskType
     schema_version: SchemaVersion
     input: Any
-    pool: Identifier = "default"
-    priority: Priority = 0
-    run_at: Instant | None = None
-    delay_seconds: Seconds | None = None
-    retry: Retry | None = None
-    start_deadline_seconds: PositiveSeconds | None = None
-    timeout_seconds: PositiveSeconds | None = None
-    lease_seconds: LeaseSeconds | None = None
-    concurrency: Concurrency | None = None
-    tags: Annotated[dict[TagKey, TagValue], Field(max_length=16, default_factory=dict)]
-    trace: Trace | None = None
-
-    @model_validator(mode="after")
-    def _one_time(self) -> Self:
-        if self.run_at is not None and self.delay_seconds is not None:
-            raise PydanticCustomError("one_time", "has both runAt and delaySeconds; give one of them")
-        return self
 
 
 class RegisteredHandler(Handler):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from .fields import Identifier, PathName, PositiveSeconds, Priority, SchemaVersion, Strict, TagKey, TagValue, TaskType, Tolerant
-from .producer import Concurrency, LeaseSeconds, Retry, Submit, Trace
+from .fields import Identifier, PathName, PositiveSeconds, SchemaVersion, Strict, TaskType, Tolerant
+from .producer import Concurrency, Options, Retry, Submit, Trace
 
 Overlap = Literal["allow", "skip", "cancel-previous"]
 CatchUp = Literal["none", "last", "all"]
@@ -18,7 +18,7 @@ TIMING = ("cron", "time_zone", "every_seconds")
 RULES = (*TIMING, "overlap", "catch_up")
 
 
-class Timetable(BaseModel):
+class Timetable(Options):
     """When to submit which task."""
 
     cron: Annotated[str, Field(min_length=1, max_length=500)] | None = None
@@ -29,16 +29,7 @@ class Timetable(BaseModel):
     input: Any
     overlap: Overlap = "allow"
     catch_up: CatchUp = "last"
-    pool: Identifier = "default"
-    priority: Priority = 0
-    retry: Retry | None = None
-    start_deadline_seconds: PositiveSeconds | None = None
-    timeout_seconds: PositiveSeconds | None = None
-    lease_seconds: LeaseSeconds | None = None
-    concurrency: Concurrency | None = None
-    tags: Annotated[dict[TagKey, TagValue], Field(max_length=16, default_factory=dict)]
     require_worker: Literal["registered", "online"] | None = None
-    trace: Trace | None = None
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:

@@ -52,6 +52,9 @@ def check_debts(debts: Mapping[str, Any], outbox: Mapping[str, Any]) -> Iterator
         owed.append(
             fault("debts", fact, "Look at the workers' logs: do they claim? `interlock tasks workers` shows when each was seen.")
         )
+    if count := outbox.get("noticesNotDelivered") or 0:
+        fact = f"{count} children have ended and their parents were not told"
+        owed.append(warn("debts", fact, "The next sweep tells them; if the number stays, look at the sweep below."))
     if count := debts.get("retentionBacklog") or 0:
         owed.append(
             warn("debts", f"{count} settled tasks are past their time and not removed", "Look at the retention function's log.")
