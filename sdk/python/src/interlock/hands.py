@@ -13,14 +13,13 @@ import contextvars
 import inspect
 import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from interlock.attempt import Attempt
 from interlock.forking import end_child
 from interlock.port import Stopped
-from interlock.threads import CallThreads
+from interlock.threads import CallThreads, run_in
 
 Result = TypeVar("Result")
 
@@ -115,7 +114,7 @@ class AsyncHands:
 
     async def call(self, call: Callable[[], Result]) -> Result:
         """As Hands.call. A cancelled handler waits a moment for the answer, since what is stored is not done again."""
-        future = asyncio.ensure_future(in_thread(self._calls, call))
+        future = asyncio.ensure_future(run_in(self._calls, call))
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -147,26 +146,8 @@ class AsyncHands:
                 return fn(*args, **kwargs)
 
         context = contextvars.copy_context()
-        value = await in_thread(self._functions, partial(context.run, call))
+        value = await run_in(self._functions, partial(context.run, call))
         return await value if inspect.isawaitable(value) else value
-
-
-async def in_thread(threads: CallThreads, call: Callable[[], Result]) -> Result:
-    """Make the call in a thread, and wait for it here. One that is cancelled before a thread took it is not made."""
-
-    def caught() -> tuple[bool, Any]:
-        # As a value: a loop's future does not carry every exception (StopIteration), and wraps some.
-        try:
-            return True, call()
-        except BaseException as error:
-            return False, error
-
-    future: Future[tuple[bool, Any]] = threads.submit(caught)
-    done, found = await asyncio.wrap_future(future)
-    if done:
-        result: Result = found
-        return result
-    raise found
 
 
 def drop(future: asyncio.Future[Any]) -> None:

@@ -64,5 +64,17 @@ class CallThreads:
 
 
 async def run_in(threads: CallThreads, call: Callable[[], Result]) -> Result:
-    """Make the call in one of the threads, and give what it gives. Cancelled on its way, it is still carried out."""
-    return await asyncio.wrap_future(threads.submit(call))
+    """Make the call in one of the threads, and give what it gives. One that is cancelled before a thread took it is not made."""
+
+    def caught() -> tuple[bool, Any]:
+        # As a value: a loop's future does not carry every exception (StopIteration), and wraps some.
+        try:
+            return True, call()
+        except BaseException as error:
+            return False, error
+
+    done, found = await asyncio.wrap_future(threads.submit(caught))
+    if done:
+        result: Result = found
+        return result
+    raise found
