@@ -61,7 +61,7 @@ async def list_children(call: Call) -> dict[str, Any]:
 
 async def _part(call: Call) -> tuple[steps.Reader, str | None, int]:
     given = query(call.request, ("limit", "cursor"))
-    reader = steps.Reader(call.key.project, call.path_id())
+    reader = steps.Reader(call.key, call.path_id())
     return reader, given.get("cursor", [None])[-1], cursors.page_limit(given.get("limit", [None])[-1])
 
 

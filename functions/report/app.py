@@ -40,7 +40,7 @@ def _rendered(items: list[reports.Item], answers: list[Outcome]) -> list[dict[st
 async def heartbeat(call: Call) -> dict[str, Any]:
     """Renew every lease of a worker, store progress and logs, and mark the instance alive."""
     body = call.body
-    call.key.check_worker(body.worker_id, (call.key.pools or ("",))[0], [])
+    call.key.check_worker(body.worker_id, None, [])
     items = reports.items(Beat, body.attempts, call.text, "attempts")
     who = {"worker_id": body.worker_id, "instance_id": body.instance_id, "draining": body.draining, "slots": body.slots}
     answers, extra = await attempts.heartbeat(call.database, call.key, items, who)
@@ -72,6 +72,7 @@ async def release(call: Call) -> dict[str, Any]:
         return {"attempts": _rendered(items, await attempts.release(call.database, call.key, items))}
     if body.worker_id is None or body.instance_id is None or body.claim_id is None:
         raise InvalidRequest("give attempts, or workerId, instanceId and claimId")
+    call.key.check_worker(body.worker_id, None, [])
     return {"attempts": await attempts.release_claim(call.database, call.key, body.worker_id, body.instance_id, body.claim_id)}
 
 
@@ -159,7 +160,7 @@ async def _held(call: Call) -> tuple[steps.Reader, str | None, int]:
         held = Ids.model_validate(ids | {"fence": int(fence)})
     except ValidationError as error:
         raise problem(error) from None
-    reader = steps.Reader(call.key.project, task_id, reports.fence(held))
+    reader = steps.Reader(call.key, task_id, reports.fence(held))
     return reader, given.get("cursor", [None])[-1], cursors.page_limit(given.get("limit", [None])[-1])
 
 

@@ -32,8 +32,8 @@ MAX_LOG_BYTES = 4 * 1024 * 1024
 REPORT_INTERVAL = 0.1
 _encode = msgspec.json.Encoder().encode
 
-Write = Callable[[str, list[dict[str, Any]]], list[Step]]
-"""The statements of a fenced write over a batch (project, rows); the first returns what was taken."""
+Write = Callable[[Key, list[dict[str, Any]]], list[Step]]
+"""The statements of a fenced write over a batch (key, rows); the first returns what was taken."""
 
 
 def _json(value: Any) -> str:
@@ -59,7 +59,7 @@ async def heartbeat(
     state = None
     for turn in _rounds(rows) or [[]]:
         mine, extra_steps = [rows[i] for i in turn], beside if state is None else []
-        taken, others, rest = await _settle(database, key.project, mine, _renewed, extra=extra_steps)
+        taken, others, rest = await _settle(database, key, mine, _renewed, extra=extra_steps)
         state = state or rest[1][0]
         await admission.admit(database, key.project, [row.concurrency_key for row in taken.values() if row.recovered])
         for i in turn:
@@ -71,9 +71,9 @@ async def heartbeat(
     return [answers[n] for n in range(len(items))], extra
 
 
-def _renewed(project: str, rows: list[dict[str, Any]]) -> list[Step]:
+def _renewed(key: Key, rows: list[dict[str, Any]]) -> list[Step]:
     limits = {"max_lines": MAX_LINES, "max_bytes": MAX_LOG_BYTES, "report_interval": REPORT_INTERVAL}
-    return [heartbeat_sql.renew(project=project, items=_json(rows), **limits)]
+    return [heartbeat_sql.renew(project=key.project, scope=key.scope, items=_json(rows), **limits)]
 
 
 def _said(item: reports.Item) -> dict[str, Any]:
@@ -105,12 +105,13 @@ def _beaten(name: str, taken: dict[str, Row], others: dict[str, Problem]) -> dic
 async def complete(database: Database, key: Key, items: Sequence[reports.Item]) -> list[dict[str, Any] | Problem]:
     """Takes outcomes; per item {attemptId, taskStatus, duplicate} or a Problem, in the order of the items."""
     rows = [reports.fence(i.model) | _outcome(i) for i in items if i.model is not None]
-    return await _end(database, key.project, items, rows, _completed, final=True)
+    return await _end(database, key, items, rows, _completed, final=True)
 
 
-def _completed(project: str, rows: list[dict[str, Any]]) -> list[Step]:
+def _completed(key: Key, rows: list[dict[str, Any]]) -> list[Step]:
     call = str(new_id())
-    written = [complete_sql.settle(project=project, items=_json(rows), most_steps=steps.MOST_STEPS, call=call)]
+    settle = complete_sql.settle(project=key.project, scope=key.scope, items=_json(rows), most_steps=steps.MOST_STEPS, call=call)
+    written = [settle]
     if suspended := [row["task_id"] for row in rows if row["outcome"] == "suspended"]:
         # a wait that is over already: read now that the task is locked
         written.append(resume_sql.resume(ids=suspended, at_once=call, inline_bytes=INLINE_BYTES))
@@ -161,11 +162,11 @@ async def release(database: Database, key: Key, items: Sequence[reports.Item]) -
         for i in items
         if i.model is not None
     ]
-    return await _end(database, key.project, items, rows, _given_back, final=False)
+    return await _end(database, key, items, rows, _given_back, final=False)
 
 
-def _given_back(project: str, rows: list[dict[str, Any]]) -> list[Step]:
-    return [release_sql.settle(project=project, items=_json(rows))]
+def _given_back(key: Key, rows: list[dict[str, Any]]) -> list[Step]:
+    return [release_sql.settle(project=key.project, scope=key.scope, items=_json(rows))]
 
 
 async def release_claim(
@@ -194,7 +195,7 @@ async def release_claim(
     found = [{"task_id": r.task_id, "attempt_id": r.attempt_id, "fence": r.fence, "token": r.token} | given_back for r in rows]
     if not found:
         return answers
-    taken, others, _ = await _settle(database, key.project, found, _given_back)
+    taken, others, _ = await _settle(database, key, found, _given_back)
     await ends.follow(database, key.project, list(taken.values()))
     told += [[str(r.attempt_id), r.status] for r in taken.values()]
     await database.one(release_sql.gave_back(**who, answer=_json(told)))
@@ -215,8 +216,10 @@ def _taken(results: list[list[Row]]) -> dict[str, Row]:
     return found
 
 
-def _not_suspended(row: dict[str, Any], verdict: Row) -> Problem | None:
-    """Why a current attempt may not suspend."""
+def _not_allowed(key: Key, row: dict[str, Any], verdict: Row) -> Problem | None:
+    """Why the report of a current attempt is refused: the key is not for it, or it may not suspend."""
+    if (outside := key.outside(verdict.type, verdict.pool, verdict.worker_id)) is not None:
+        return outside
     if row.get("outcome") != "suspended":
         return None
     if verdict.effect_safety == "non-idempotent":
@@ -231,16 +234,16 @@ def _not_suspended(row: dict[str, Any], verdict: Row) -> Problem | None:
 
 
 async def _end(
-    database: Database, project: str, items: Sequence[reports.Item], rows: list[dict[str, Any]], write: Write, final: bool
+    database: Database, key: Key, items: Sequence[reports.Item], rows: list[dict[str, Any]], write: Write, final: bool
 ) -> list[dict[str, Any] | Problem]:
     """Ends attempts round by round: a batch that names an attempt twice is as two calls, one after the other."""
     answers: dict[int, dict[str, Any] | Problem] = {n: item.refusal for n, item in enumerate(items) if item.refusal is not None}
     places = [n for n, item in enumerate(items) if item.model is not None]
     for turn in _rounds(rows):
         mine = [rows[i] for i in turn]
-        notify = hints.send(hints.payload(project, done=[r["task_id"] for r in mine])) if final else None
-        taken, others, _ = await _settle(database, project, mine, write, final=final, notify=notify)
-        await ends.follow(database, project, list(taken.values()), told=final)
+        notify = hints.send(hints.payload(key.project, done=[r["task_id"] for r in mine])) if final else None
+        taken, others, _ = await _settle(database, key, mine, write, final=final, notify=notify)
+        await ends.follow(database, key.project, list(taken.values()), told=final)
         for i in turn:
             name = str(rows[i]["attempt_id"])
             if (row := taken.get(name)) is not None:
@@ -267,7 +270,7 @@ def _rounds(rows: list[dict[str, Any]]) -> list[list[int]]:
 
 async def _settle(
     database: Database,
-    project: str,
+    key: Key,
     rows: list[dict[str, Any]],
     write: Write,
     *,
@@ -284,17 +287,17 @@ async def _settle(
     ids = [row["task_id"] for row in batch]
     sent: list[Step] = []
     if batch:
-        sent = [complete_sql.lock(ids=ids), *write(project, batch)]
+        sent = [complete_sql.lock(ids=ids), *write(key, batch)]
     results = await database.run(*sent, *extra, notify=notify) if sent or extra else []
     taken = _taken(results[1 : len(sent)])
     left = [row for row in batch if str(row["attempt_id"]) not in taken]
-    others = await _explain(database, project, left, write, taken, final) if left else {}
+    others = await _explain(database, key, left, write, taken, final) if left else {}
     return taken, others, results[len(sent) :]
 
 
 async def _explain(
     database: Database,
-    project: str,
+    key: Key,
     left: list[dict[str, Any]],
     write: Write,
     taken: dict[str, Row],
@@ -309,14 +312,14 @@ async def _explain(
         ]
     )
     by_attempt = {str(row["attempt_id"]): row for row in left}
-    for verdict in await database.one(complete_sql.explain(project=project, items=asked)):
+    for verdict in await database.one(complete_sql.explain(project=key.project, items=asked)):
         name = str(verdict.attempt_id)
         row = by_attempt[name]
-        if verdict.current and not verdict.other_epoch and (refusal := _not_suspended(row, verdict)) is not None:
+        if verdict.current and not verdict.other_epoch and (refusal := _not_allowed(key, row, verdict)) is not None:
             found[name] = refusal
         elif verdict.current and not verdict.other_epoch:
             try:  # somebody held its row: alone, with a short wait
-                again = await database.run(complete_sql.lock_one(ids=[row["task_id"]]), *write(project, [row]))
+                again = await database.run(complete_sql.lock_one(ids=[row["task_id"]]), *write(key, [row]))
                 if again[1]:
                     taken |= _taken(again[1:])
                     continue
@@ -328,7 +331,10 @@ async def _explain(
         else:
             found[name] = refusal = reports.not_current(verdict, row["epoch"])
             if final and verdict.token_fits and isinstance(refusal, StaleAttempt):
-                late.append(row)
+                if (outside := key.outside(verdict.type, verdict.pool, None)) is not None:
+                    found[name] = outside  # not for good: a key that includes it can still have it kept
+                else:
+                    late.append(row)
     if late:
-        await database.one(complete_sql.late(project=project, items=_json(late)))
+        await database.one(complete_sql.late(project=key.project, items=_json(late)))
     return found

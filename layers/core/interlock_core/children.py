@@ -33,9 +33,9 @@ async def spawn(database: Database, settings: Settings, key: Key, request: Child
     item |= {"name": request.name, "detached": request.detached, "id": new_id()}
     row = await steps.write(
         database,
-        key.project,
+        key,
         item,
-        sql.spawn(project=key.project, item=_encode(item).decode(), most_steps=steps.MOST_STEPS),
+        sql.spawn(project=key.project, scope=key.scope, item=_encode(item).decode(), most_steps=steps.MOST_STEPS),
     )
     steps.refuse(row.verdict, request.name)
     stored = row.verdict == "stored"

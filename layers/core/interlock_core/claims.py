@@ -88,7 +88,7 @@ async def claim(database: Database, settings: Settings, key: Key, request: Claim
     rows = (
         [row for row in picked if row.id is not None]
         if view.mine
-        else await database.one(claim_sql.repeat(**who, attempts=offered))
+        else await database.one(claim_sql.repeat(**who, attempts=offered, scope=key.scope))
     )
     refused: list[str] = picked[0].refused or []
     await _after_claim(database, key.project, lapsed, due, rows, refused)

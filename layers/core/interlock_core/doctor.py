@@ -175,7 +175,7 @@ def _place(row: Row, before: datetime) -> dict[str, Any]:
 async def _worker_doctor(database: Database, settings: Settings, key: Key, worker_id: str | None) -> dict[str, Any]:
     before = datetime.now(UTC)
     if worker_id is not None:
-        key.check_worker(worker_id, (key.pools or ("",))[0], [])
+        key.check_worker(worker_id, None, [])
     vitals = await database.one(
         sql.vitals(project=key.project, offline_seconds=settings.offline_seconds, keep_seconds=settings.retention_seconds)
     )

@@ -12,9 +12,11 @@ import hashlib
 import hmac
 import re
 import secrets
+import string
 import time
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .canonical import write
@@ -30,6 +32,7 @@ LETTERS = {"task-producer": "p", "task-worker": "w", "operator": "o", "metrics":
 KINDS = tuple(LETTERS)
 _FORM = re.compile(r"il_[pwoma]_([A-Za-z0-9]{16})_([A-Za-z0-9_-]{43})")
 _CACHE_SIZE = 10_000
+_OF_TYPES = string.ascii_letters + string.digits + "._-/"  # what the names of types consist of
 
 sql = statements("keys")
 
@@ -52,11 +55,11 @@ class Key:
         """Whether it may less than its kind."""
         return not (self.types is None and self.pools is None and self.worker_ids is None)
 
-    def check_worker(self, worker_id: str, pool: str, types: list[str]) -> None:
-        """Raises ScopeDenied for a worker id, pool or type outside the narrowing of this key."""
-        if self.worker_ids is not None and worker_id not in self.worker_ids:
+    def check_worker(self, worker_id: str | None, pool: str | None, types: list[str]) -> None:
+        """Raises ScopeDenied for a worker id, pool or type (None: the call names none) outside the narrowing of this key."""
+        if self.worker_ids is not None and worker_id is not None and worker_id not in self.worker_ids:
             raise ScopeDenied(f"the key is narrowed to the worker ids {', '.join(self.worker_ids)}; the call is for {worker_id}")
-        if self.pools is not None and pool not in self.pools:
+        if self.pools is not None and pool is not None and pool not in self.pools:
             raise ScopeDenied(f"the key is narrowed to the pools {', '.join(self.pools)}; the call is for {pool}")
         for name in types:
             if not self.allows_type(name):
@@ -65,6 +68,50 @@ class Key:
     def allows_type(self, name: str) -> bool:
         """Whether the narrowing of this key includes the type."""
         return self.types is None or any(fnmatchcase(name, pattern) for pattern in self.types)
+
+    @cached_property
+    def scope(self) -> str | None:
+        """What a statement compares `type`, `pool` and `worker_id` of a task with, joined by line ends: a regular expression.
+
+        None for a key that is not narrowed. So a report is judged by the row that it would change, without a look before it.
+        """
+        if not self.narrowed:
+            return None
+        types = ["[^\n]*"] if self.types is None else [_expression(pattern) for pattern in self.types]
+        pools, workers = (
+            ["[^\n]*"] if names is None else [_literally(n) for n in names] for names in (self.pools, self.worker_ids)
+        )
+        return "^" + "\n".join(f"(?:{'|'.join(part)})" for part in (types, pools, workers)) + "$"
+
+    def outside(self, task_type: str, pool: str, worker_id: str | None) -> ScopeDenied | None:
+        """Why a report of an attempt of these is outside the narrowing of this key, if it is: in Python what `scope` is in SQL."""
+        try:
+            self.check_worker(worker_id, pool, [task_type])
+        except ScopeDenied as refusal:
+            return ScopeDenied(
+                refusal.detail, next="Report this attempt with a worker key that includes it: its lease is as it was."
+            )
+        return None
+
+
+def _literally(name: str) -> str:
+    return re.sub(r"([^0-9A-Za-z\u0080-\U0010ffff])", r"\\\1", name)
+
+
+def _expression(pattern: str) -> str:
+    """The regular expression of a glob, in what `re` and Postgres have in common."""
+    found = []
+    for piece in re.findall(r"\[!?\]?[^\]]*\]|.", pattern):
+        if piece == "*":
+            found.append("[^\n]*")
+        elif piece == "?":
+            found.append("[^\n]")
+        elif len(piece) > 1:  # a set: spelled out, since ranges and classes are read differently
+            members = [c for c in _OF_TYPES if fnmatchcase(c, piece)]
+            found.append(f"(?:{'|'.join(map(_literally, members))})" if members else "\n\n")  # matches nothing
+        else:
+            found.append(_literally(piece))
+    return "".join(found)
 
 
 class Keyring:

@@ -37,25 +37,24 @@ _encode = msgspec.json.Encoder().encode
 class Reader:
     """Who reads what a task has stored: a project's producer or operator, or (with its fence) the attempt that runs it.
 
-    Refused with NotFound, or StaleAttempt or EpochChanged where the attempt is not current.
+    Refused with NotFound, StaleAttempt or EpochChanged where the attempt is not current, ScopeDenied where a key is not for it.
     """
 
-    project: str
+    key: Key
     task_id: UUID
     fence: dict[str, Any] | None = None
 
     def may(self) -> Step:
         """The statement that has a row where the reader may."""
         if self.fence is None:
-            return sql.seen(project=self.project, id=self.task_id)
-        return sql.current(project=self.project, item=_json(self.fence))
+            return sql.seen(project=self.key.project, id=self.task_id)
+        return sql.current(project=self.key.project, scope=self.key.scope, item=_json(self.fence))
 
     async def refusal(self, database: Database) -> Problem:
         """Why it may not."""
         if self.fence is None:
             return NotFound(f"there is no task {self.task_id} in this project")
-        (verdict,) = await database.one(complete_sql.explain(project=self.project, items=_json([self.fence])))
-        return reports.not_current(verdict, self.fence["epoch"])
+        return await _refusal(database, self.key, self.fence)
 
 
 async def store(database: Database, key: Key, request: StepReport, output: str | None) -> dict[str, Any]:
@@ -84,28 +83,38 @@ async def store(database: Database, key: Key, request: StepReport, output: str |
     }
     row = await write(
         database,
-        key.project,
+        key,
         item,
-        store_sql.store(project=key.project, item=_json(item), most_steps=MOST_STEPS, most_bytes=MOST_BYTES),
+        store_sql.store(project=key.project, scope=key.scope, item=_json(item), most_steps=MOST_STEPS, most_bytes=MOST_BYTES),
     )
     refuse(row.verdict, request.name)
     return view(row) | {"duplicate": row.verdict == "kept"}
 
 
-async def write(database: Database, project: str, item: dict[str, Any], statement: Step) -> Row:
+async def write(database: Database, key: Key, item: dict[str, Any], statement: Step) -> Row:
     """The verdict row of a fenced statement on one attempt, which is recovered first where its lease had run out.
 
-    Raises StaleAttempt or EpochChanged where the attempt is not current.
+    Raises StaleAttempt or EpochChanged where the attempt is not current, ScopeDenied where the key is not for it.
     """
     fence = {name: item[name] for name in FENCE}
     _, revived, rows = await database.run(
-        complete_sql.lock_one(ids=[item["task_id"]]), revive_sql.revive(project=project, item=_json(fence)), statement
+        complete_sql.lock_one(ids=[item["task_id"]]),
+        revive_sql.revive(project=key.project, scope=key.scope, item=_json(fence)),
+        statement,
     )
-    await admission.admit(database, project, [row.concurrency_key for row in revived])
+    await admission.admit(database, key.project, [row.concurrency_key for row in revived])
     if not rows:
-        (verdict,) = await database.one(complete_sql.explain(project=project, items=_json([fence])))
-        raise reports.not_current(verdict, item["epoch"])
+        raise await _refusal(database, key, fence)
     return rows[0]
+
+
+async def _refusal(database: Database, key: Key, fence: dict[str, Any]) -> Problem:
+    (verdict,) = await database.one(complete_sql.explain(project=key.project, items=_json([fence])))
+    if verdict.current and not verdict.other_epoch:
+        refusal = key.outside(verdict.type, verdict.pool, verdict.worker_id)
+        if refusal is not None:
+            return refusal
+    return reports.not_current(verdict, fence["epoch"])
 
 
 def refuse(verdict: str, name: str) -> None:

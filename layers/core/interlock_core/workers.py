@@ -182,7 +182,7 @@ async def _reach_back(database: Database, project: str, rows: list[dict[str, Any
 
 async def remove(database: Database, key: Key, worker_id: str, instance_id: str) -> dict[str, Any]:
     """Takes a process that ended off the list; its registration stays. Again → duplicate. Raises NotFound, ScopeDenied."""
-    key.check_worker(worker_id, (key.pools or ("",))[0], [])
+    key.check_worker(worker_id, None, [])
     rows = await database.one(sql.remove(project=key.project, worker_id=worker_id, instance_id=instance_id))
     if not rows:
         raise NotFound(f"there is no instance {instance_id[:80]!r} of worker {worker_id[:80]!r} in this project")

@@ -135,6 +135,7 @@ held AS MATERIALIZED (
         WHERE t.project = %(project)s AND t.instance_id = %(instance_id)s AND t.worker_id = %(worker_id)s AND t.claim_id = %(claim_id)s
           AND t.status IN ('running', 'queued', 'outcome-unknown') AND NOT t.attempt_ended
           AND (t.deadline_at IS NULL OR t.deadline_at > clock.now OR t.status = 'running')
+          AND (%(scope)s::text IS NULL OR t.type || E'\n' || t.pool || E'\n' || t.worker_id ~ %(scope)s)
         ORDER BY t.id FOR NO KEY UPDATE OF t) t
 ), renewed AS (
     UPDATE tasks t SET

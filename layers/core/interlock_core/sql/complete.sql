@@ -27,6 +27,7 @@ item AS MATERIALIZED (
     FROM item i CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = i.task_id FOR NO KEY UPDATE SKIP LOCKED) t
     WHERE t.project = %(project)s AND t.attempt_id = i.attempt_id AND t.fence = i.fence AND t.token_hash = decode(i.token, 'hex')
       AND NOT t.attempt_ended AND t.status IN ('running', 'queued', 'outcome-unknown') AND i.epoch = (SELECT epoch FROM service)
+      AND (%(scope)s::text IS NULL OR t.type || E'\n' || t.pool || E'\n' || t.worker_id ~ %(scope)s)
       -- `explain` says why a suspension is not taken
       AND (i.outcome <> 'suspended' OR t.effect_safety <> 'non-idempotent' AND t.steps_stored < %(most_steps)s
            AND NOT EXISTS (SELECT FROM steps s WHERE s.task_id = t.id AND s.name = i.wait ->> 'name' AND s.kind <> 'wait')
@@ -119,7 +120,7 @@ SELECT i.attempt_id, t.id IS NOT NULL AS found, i.epoch <> (SELECT epoch FROM se
        coalesce(e.token_hash = decode(i.token, 'hex'), false) AS token_fits,
        coalesce(e.report_hash = decode(i.report_hash, 'hex') AND e.token_hash = decode(i.token, 'hex')
                 AND (t.attempt_id <> i.attempt_id OR t.fence = i.fence), false) AS same_report,
-       t.status, t.effect_safety, t.steps_stored,
+       t.status, t.type, t.pool, t.worker_id, t.effect_safety, t.steps_stored,
        (SELECT s.name FROM steps s WHERE s.task_id = t.id AND s.name = i.wait ->> 'name' AND s.kind <> 'wait') AS other_kind,
        -- a wait for children that were never submitted would never end
        (SELECT c.name FROM json_array_elements_text(i.wait -> 'children') c(name)
