@@ -60,6 +60,29 @@ async def test_b26_a_value_that_json_does_not_have_is_refused_at_its_place(play:
     assert rows.value("SELECT count(*) FROM tasks") == 0
 
 
+DEEP = {
+    "[" * 64 + "]" * 64: "/input" + "/0" * 63,
+    '[[], {"a": "[,:{"}, "x", ' + "[" * 63 + "]" * 63 + "]": "/input/3" + "/0" * 62,
+    '{"a": [1], "b\\"~/\\ud800": ' + '{"k": [' * 31 + "[[]]" + "]}" * 31 + "}": '/input/b"~0~1\ufffd' + "/k/0" * 31,
+    '{"long": {"' + "k" * 2000 + '": ' + "[" * 70 + "]" * 70 + "}}": "/input/long/" + "k" * 988 + "…",
+}
+
+
+async def test_b26_what_is_nested_too_deep_is_refused_at_its_place(play: Play) -> None:
+    for text, place in DEEP.items():
+        assert _place(await _submit(play, text)) == place, text[:40]
+    for text in (
+        "[" * 65,
+        "}" + "[" * 65,
+        '{"a"' + "[" * 65,
+        '{"a\\q": ' + "[" * 65,
+        '{:,"a" "b":' + "{" * 65,
+        "]" * 70 + "[" * 140,
+    ):
+        assert _place(await _submit(play, text)).startswith("/input"), text  # no JSON: as well as it can be told
+    assert _place(await play.http.producer.post("/v1/tasks", content=b"[" * 100_000)) == "/0" * 64
+
+
 async def test_b26_bytes_that_are_no_json_text_are_refused(play: Play, rows: Rows) -> None:
     good = b'{"type": "demo/hello", "schemaVersion": 1, "input": {}}'
     cut = (good[:-1], good + b"x", good + good, b"[", b"'a'")
@@ -91,7 +114,7 @@ async def test_b28_nesting_is_bounded_by_the_protocol_and_not_by_the_interpreter
     assert nested == []
     assert (await play.complete(attempt, result=attempt["input"]))["taskStatus"] == "succeeded"
     assert (await play.get(attempt["taskId"]))["result"] == attempt["input"]
-    assert _place(await _submit(play, "[" + at_the_limit + "]")) == ""
+    assert _place(await _submit(play, "[" + at_the_limit + "]")) == "/input" + "/0" * 63
 
 
 EXACT = [

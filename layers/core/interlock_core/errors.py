@@ -35,6 +35,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+MOST_POINTER = 1000
+
 
 class Problem(Exception):
     """A refusal that a caller can act on.
@@ -77,6 +79,8 @@ class InvalidJson(Problem):
     default_next = "Correct the JSON at the place named in errors and send it again."
 
     def __init__(self, detail: str, pointer: str = "") -> None:
+        if len(pointer) > MOST_POINTER:  # keys may be as long as the body
+            pointer = pointer[:MOST_POINTER] + "…"
         super().__init__(detail, errors=[{"pointer": pointer, "message": detail}])
 
 

@@ -21,6 +21,7 @@ MAX_DEPTH = 64
 MAX_DIGITS = 4300
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89abAB]|\\u[dD][c-fC-F]")
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]', re.DOTALL)
 _LONG_EXPONENT = re.compile(r"[eE][+-]?0*[0-9]{7}")  # nothing that a double tells apart, and no arithmetic can carry
 _SPACE = " \t\n\r"
 
@@ -117,7 +118,7 @@ def _shallow(text: str, limit: int) -> str:
 
 
 def check_depth(text: str, pointer: str = "") -> None:
-    """Raises InvalidJson for nesting deeper than MAX_DEPTH. Never recurses, whatever the interpreter's own limit is."""
+    """Raises InvalidJson at the first place deeper than MAX_DEPTH. Never recurses, whatever the interpreter's own limit is."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
     depth = 0
@@ -126,9 +127,37 @@ def check_depth(text: str, pointer: str = "") -> None:
         if mark in "[{":
             depth += 1
             if depth > MAX_DEPTH:
-                raise InvalidJson(f"nesting is deeper than {MAX_DEPTH}", pointer)
+                raise InvalidJson(f"nesting is deeper than {MAX_DEPTH}", pointer + _place(text[: match.start()]))
         elif mark in "]}":
             depth -= 1
+
+
+def _place(before: str) -> str:
+    """The pointer of what comes after the beginning of a JSON text, which may be no JSON: then as well as it can be told."""
+    path: list[int | str] = []  # of each array that is open the index, of each object the key
+    string = '""'
+    for match in _TOKEN.finditer(before):
+        mark = match.group()
+        if mark in "[{":
+            path.append(0 if mark == "[" else "")
+        elif not path:
+            continue
+        elif mark in "]}":
+            path.pop()
+        elif mark == "," and isinstance(path[-1], int):
+            path[-1] += 1
+        elif mark == ":" and isinstance(path[-1], str):
+            path[-1] = string
+        elif mark[0] == '"':
+            string = mark
+    return "".join(f"/{step}" if isinstance(step, int) else f"/{escape(_key(step))}" for step in path)
+
+
+def _key(text: str) -> str:
+    try:
+        return str(_lenient.decode(text))
+    except json.JSONDecodeError:  # no JSON: its own parser would say so, if it were not too deep
+        return text[1:-1]
 
 
 def members(text: str) -> dict[str, str]:
