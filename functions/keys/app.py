@@ -28,11 +28,8 @@ async def list_keys(call: Call) -> dict[str, Any]:
     after = cursors.read(scope, given.get("cursor", [None])[-1], cursors.instant, cursors.name)
     rows = await keys.find_all(call.database, call.key.project, after, limit)
     page = rows[:limit]
-    more = len(rows) > limit
-    return {
-        "items": [keys.view(row) for row in page],
-        "nextCursor": cursors.write(scope, [page[-1].created_at, page[-1].id]) if more else None,
-    }
+    items = [keys.view(row) for row in page]
+    return cursors.page(scope, items, [[row.created_at, row.id] for row in page], more=len(rows) > limit)
 
 
 @endpoint("POST", "/v1/keys/{id}/revoke", keys=("operator",), body=Nothing)
@@ -57,10 +54,8 @@ async def audit(call: Call) -> dict[str, Any]:
     after = cursors.read(scope, given.get("cursor", [None])[-1], cursors.instant, UUID)
     rows = await controls.audit(call.database, call.key.project, after, limit)
     page = rows[:limit]
-    return {
-        "items": [controls.audit_view(row) for row in page],
-        "nextCursor": cursors.write(scope, [page[-1].at, page[-1].id]) if len(rows) > limit else None,
-    }
+    items = [controls.audit_view(row) for row in page]
+    return cursors.page(scope, items, [[row.at, row.id] for row in page], more=len(rows) > limit)
 
 
 @endpoint("POST", "/v1/projects", keys=("admin",), body=NewProject, status=201)
@@ -79,7 +74,7 @@ async def list_projects(call: Call) -> dict[str, Any]:
     after = cursors.read(["projects"], given.get("cursor", [None])[-1], cursors.name)
     rows = await keys.projects(call.database, after[0] if after else None, limit)
     page = rows[:limit]
-    return {"items": page, "nextCursor": cursors.write(["projects"], [page[-1]["name"]]) if len(rows) > limit else None}
+    return cursors.page(["projects"], page, [[row["name"]] for row in page], more=len(rows) > limit)
 
 
 app = api(create_key, list_keys, revoke_key, rotate_key, audit, create_project, list_projects)

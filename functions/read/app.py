@@ -74,11 +74,9 @@ async def find_all(call: Call) -> dict[str, Any]:
     scope = ["tasks", call.key.project, asked]
     after = cursors.read(scope, given.get("cursor", [None])[-1], cursors.instant, UUID)
     rows = await tasks.find_all(call.database, call.key.project, filters, after, limit)
-    page, more = rows[:limit], len(rows) > limit
-    return {
-        "items": await tasks.show_all(call.database, call.settings, call.key.project, page),
-        "nextCursor": cursors.write(scope, [page[-1].created_at, page[-1].id]) if more else None,
-    }
+    page = rows[:limit]
+    items = await tasks.show_all(call.database, call.settings, call.key.project, page)
+    return cursors.page(scope, items, [[row.created_at, row.id] for row in page], more=len(rows) > limit)
 
 
 @endpoint("GET", "/v1/tasks/{id}/journal", keys=READERS)
@@ -105,10 +103,8 @@ async def list_task_types(call: Call) -> dict[str, Any]:
     after = cursors.read(scope, given.get("cursor", [None])[-1], cursors.name, cursors.number)
     names = await overview.type_names(call.database, call.key.project, (after[0], after[1]) if after else None, limit)
     page = names[:limit]
-    return {
-        "items": await overview.task_types(call.database, call.settings, call.key.project, page),
-        "nextCursor": cursors.write(scope, list(page[-1])) if len(names) > limit else None,
-    }
+    items = await overview.task_types(call.database, call.settings, call.key.project, page)
+    return cursors.page(scope, items, [list(name) for name in page], more=len(names) > limit)
 
 
 @endpoint("GET", "/v1/task-types/{group}/{name}/{version}", keys=READERS)
@@ -128,10 +124,8 @@ async def list_workers(call: Call) -> dict[str, Any]:
     after = cursors.read(scope, given.get("cursor", [None])[-1], cursors.name)
     ids = await overview.worker_ids(call.database, call.key.project, after[0] if after else None, limit)
     page = ids[:limit]
-    return {
-        "items": await overview.workers(call.database, call.settings, call.key.project, page),
-        "nextCursor": cursors.write(scope, [page[-1]]) if len(ids) > limit else None,
-    }
+    items = await overview.workers(call.database, call.settings, call.key.project, page)
+    return cursors.page(scope, items, [[name] for name in page], more=len(ids) > limit)
 
 
 @endpoint("GET", "/v1/workers/{workerId}", keys=READERS)

@@ -52,10 +52,7 @@ async def find_all(call: Call) -> dict[str, Any]:
     after = cursors.read(scope, given.get("cursor", [None])[-1], cursors.name, cursors.name)
     found = await schedules.find_all(call.database, call.key.project, owner, (after[0], after[1]) if after else None, limit)
     page = found[:limit]
-    return {
-        "items": [view for _, view in page],
-        "nextCursor": cursors.write(scope, list(page[-1][0])) if len(found) > limit else None,
-    }
+    return cursors.page(scope, [view for _, view in page], [list(place) for place, _ in page], more=len(found) > limit)
 
 
 @endpoint("POST", "/v1/schedules/{name}/pause", keys=BOTH, body=Nothing)

@@ -6,15 +6,19 @@ import base64
 import binascii
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from ..errors import InvalidCursor, InvalidRequest
 from .times import read as read_instant
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
+PAGE_BYTES = 5_000_000  # of a page's items, as the platform encodes them; an answer carries half a megabyte more
+_encode = msgspec.json.Encoder().encode
 
 
 def page_limit(text: str | None) -> int:
@@ -47,6 +51,24 @@ def read(scope: Any, cursor: str | None, *kinds: Callable[[Any], Any]) -> list[A
         return [kind(part) for kind, part in zip(kinds, anchor, strict=True)]
     except (ValueError, TypeError, AttributeError, OverflowError, binascii.Error, RecursionError):
         raise InvalidCursor("the cursor was made for another list, filter or project, or is not a cursor") from None
+
+
+def page(scope: Any, items: list[dict[str, Any]], anchors: Sequence[list[Any]], *, more: bool) -> dict[str, Any]:
+    """A page as it is answered: {items, nextCursor}, one item at least, and fewer than were found where not all fit an answer.
+
+    `anchors` are those of the items, in their order; `more`: whether there are others after them.
+    """
+    shown = items
+    if len(_encode(items)) > PAGE_BYTES // 2:  # JSON inside a JSON string may take twice of that
+        size = 0
+        for count, item in enumerate(items):
+            text = _encode(item)
+            size += len(text) + text.count(b'"') + text.count(b"\\") + 1
+            if size > PAGE_BYTES and count:
+                shown = items[:count]
+                break
+    more = more or len(shown) < len(items)
+    return {"items": shown, "nextCursor": write(scope, anchors[len(shown) - 1]) if more else None}
 
 
 def instant(part: Any) -> datetime:
