@@ -77,7 +77,7 @@ async def test_keys_workers_and_the_audit_too(play: Play, database: Database) ->
         database,
         "INSERT INTO handlers (project, type, schema_version, worker_id, pool, effect_safety)"
         " SELECT 'test', repeat('g', 64) || '/' || repeat('n', 60) || h, 1, repeat('w', 100) || n, repeat('p', 255), 'pure'"
-        " FROM generate_series(1, 200) n, generate_series(1, 120) h",
+        " FROM generate_series(1, 200) n, generate_series(1, 180) h",
     )
     lists = (("/v1/keys", "id", 300), ("/v1/audit", "id", 200), ("/v1/workers", "workerId", 200))
     for path, name, count in lists:
