@@ -13,7 +13,6 @@ from interlock_core import metrics as figures
 from interlock_core import overview, steps, tasks
 from interlock_core.errors import InvalidRequest
 from interlock_core.http import Answer, Call, api, endpoint, lambda_handler
-from interlock_core.states import ENDS
 from interlock_core.wire import cursors
 from interlock_core.wire.queries import TaskFilter, named_type, query, task_filter
 
@@ -30,14 +29,12 @@ async def get(call: Call) -> dict[str, Any]:
     if unknown := include - {"attempts", "steps", "children", ""}:
         raise InvalidRequest(f"include knows attempts, steps and children, not {', '.join(sorted(unknown))[:80]}", "/include")
     task_id = call.path_id()
-    row = await tasks.find(call.database, call.key.project, task_id)
     seconds = cursors.wait_seconds(given.get("waitSeconds", [None])[-1])
-    if seconds and row.status not in ENDS:
-        # the stream's host waits for hints; a function looks again for as long as its setting allows
-        hold = getattr(call.request.app.state, "hold_wait", None)
-        if hold is None:
-            hold, seconds = tasks.wait, min(seconds, call.settings.function_wait_seconds)
-        row = await hold(call.database, call.key.project, row, seconds)
+    # the stream's host waits for hints; a function looks again for as long as its setting allows
+    hold = getattr(call.request.app.state, "hold_wait", None) if seconds else None
+    if hold is None:
+        hold, seconds = tasks.wait, min(seconds, call.settings.function_wait_seconds)
+    row = await hold(call.database, call.key.project, task_id, seconds)
     view = await tasks.show(call.database, call.settings, call.key.project, row)
     if "attempts" in include:
         view["attemptList"] = await tasks.attempts(call.database, task_id)

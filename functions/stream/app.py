@@ -21,7 +21,6 @@ from interlock_core import tasks
 from interlock_core.errors import Unavailable
 from interlock_core.http import Answer, Call, api, endpoint, open_database
 from interlock_core.metrics import CONTENT_TYPE
-from interlock_core.states import ENDS
 from interlock_core.wire.cursors import wait_seconds
 from interlock_core.wire.queries import query
 from interlock_core.wire.streams import resume_after, subscription
@@ -89,10 +88,12 @@ async def get(call: Call) -> dict[str, Any]:
     """
     given = query(call.request, ("waitSeconds",))
     broadcaster: Broadcaster | None = getattr(call.request.app.state, "broadcaster", None)
-    row = await tasks.find(call.database, call.key.project, call.path_id())
+    task_id = call.path_id()
     seconds = wait_seconds(given.get("waitSeconds", [None])[-1])
-    if seconds and broadcaster is not None and row.status not in ENDS:
-        row = await broadcaster.waits.hold(call.database, call.key.project, row, seconds)
+    if seconds and broadcaster is not None:
+        row = await broadcaster.waits.hold(call.database, call.key.project, task_id, seconds)
+    else:
+        row = await tasks.find(call.database, call.key.project, task_id)
     return await tasks.show(call.database, call.settings, call.key.project, row)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Iterable
 from typing import Any
+from uuid import UUID
 
 from interlock_core import tasks
 from interlock_core.db import Database
@@ -27,18 +28,18 @@ class Waits:
     def __len__(self) -> int:
         return sum(len(waiters) for _, waiters in self._waiting.values())
 
-    async def hold(self, database: Database, project: str, row: Any, seconds: float) -> Any:
-        """The row of a task as soon as it has ended, or as it is after `seconds`. Raises NotFound if it goes away."""
+    async def hold(self, database: Database, project: str, task_id: UUID, seconds: float) -> Any:
+        """The row of a task as soon as it has ended, or as it is after `seconds`. Raises NotFound, also if it goes away."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        name = str(row.id)
+        name = str(task_id)
         while True:
             # Listening begins before the look: an end between the two would be heard by nobody.
             waiter: Waiter = loop.create_future()
             waiters = self._waiting.setdefault(name, (project, set()))[1]
             waiters.add(waiter)
             try:
-                row = await tasks.find(database, project, row.id)
+                row = await tasks.find(database, project, task_id)
                 left = until - loop.time()
                 if row.status in ENDS or left <= 0 or self._closed:
                     return row

@@ -159,7 +159,7 @@ def api(*endpoints: Endpoint, settings: Settings | None = None, elsewhere: Known
 def compose(routes: Sequence[Route], settings: Settings | None = None) -> Starlette:
     """An application of routes made by `api`, so that a local host serves them all flat."""
     app = Api(routes=list(routes), exception_handlers={HTTPException: _no_route, Exception: _crashed})
-    app.map_plain_paths(routes)
+    app.map_paths(routes)
     app.router.redirect_slashes = False  # a path with a slash too many is another path, on every host
     app.state.settings = settings or Settings.from_environment()
     app.state.database = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from .errors import (
     ScopeDenied,
     TaskNotUnknown,
 )
+from .gather import Gather
 from .ids import new_id
 from .keys import Key
 from .settings import Settings
@@ -30,13 +32,6 @@ sql = statements("tasks")
 resolve_sql = statements("resolve")
 
 
-async def _one(database: Database, settings: Settings, project: str, task_id: UUID) -> dict[str, Any]:
-    rows = await database.one(sql.view(project=project, ids=[task_id]))
-    if not rows:
-        raise NotFound(f"there is no task {task_id} in this project")
-    return await show(database, settings, project, rows[0])
-
-
 async def show(database: Database, settings: Settings, project: str, row: Any) -> dict[str, Any]:
     """The view of a row, with the reason why it waits (the fleet is only asked while it does)."""
     if row.status != "queued":
@@ -46,10 +41,19 @@ async def show(database: Database, settings: Settings, project: str, row: Any) -
 
 async def find(database: Database, project: str, task_id: UUID) -> Any:
     """The row of a task. Raises NotFound, also for another project's task."""
-    rows = await database.one(sql.view(project=project, ids=[task_id]))
-    if not rows:
+    shared: Gather[UUID, Any] = database.shared(
+        ("tasks.find", project), lambda: Gather(lambda ids: _find_some(database, project, ids), lambda _: None)
+    )
+    row = await shared.run(task_id)
+    if row is None:
         raise NotFound(f"there is no task {task_id} in this project")
-    return rows[0]
+    return row
+
+
+async def _find_some(database: Database, project: str, task_ids: Sequence[UUID]) -> list[Any]:
+    """The rows of tasks, None for one that the project has not."""
+    found = {row.id: row for row in await database.one(sql.view(project=project, ids=list(set(task_ids))))}
+    return [found.get(task_id) for task_id in task_ids]
 
 
 async def check_scope(database: Database, key: Key, task_id: UUID) -> None:
@@ -61,17 +65,18 @@ async def check_scope(database: Database, key: Key, task_id: UUID) -> None:
         raise ScopeDenied(f"the key is narrowed to the types {', '.join(key.types)}; the task is of {task_type}")
 
 
-async def wait(database: Database, project: str, row: Any, seconds: float) -> Any:
+async def wait(database: Database, project: str, task_id: UUID, seconds: float) -> Any:
     """The row once the task is settled or unknown, or as it is after `seconds`: by looking again, ever less often.
 
-    For hosts without a LISTEN connection; the stream host waits for hints instead.
+    For hosts without a LISTEN connection; the stream host waits for hints instead. Raises NotFound.
     """
     until = time.monotonic() + seconds
     pause = 0.1
+    row = await find(database, project, task_id)
     while row.status not in ENDS and (left := until - time.monotonic()) > 0:
         await asyncio.sleep(min(pause, left))
         pause = min(pause * 1.5, 1.0)
-        row = await find(database, project, row.id)
+        row = await find(database, project, task_id)
     return row
 
 
