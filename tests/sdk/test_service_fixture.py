@@ -31,10 +31,10 @@ def test_live(interlock_service):
 """
 
 
-def run_pytest(folder: Path, **environment: str) -> subprocess.Popen[str]:
+def run_pytest(folder: Path, *, test: str = TEST, options: str = "", **environment: str) -> subprocess.Popen[str]:
     (folder / "conftest.py").write_text('pytest_plugins = ["interlock.testing.fixture"]\n')
-    (folder / "test_it.py").write_text(TEST)
-    (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    (folder / "test_it.py").write_text(test)
+    (folder / "pytest.ini").write_text(f"[pytest]\nfilterwarnings = error\n{options}\n")
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)]
     settings = {name: value for name, value in os.environ.items() if not name.startswith("INTERLOCK_")}
     return subprocess.Popen(

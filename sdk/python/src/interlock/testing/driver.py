@@ -15,7 +15,8 @@ from interlock.tasks import Failure
 from interlock.testing.memory import SETTLED, MemoryTask
 from interlock.testing.playing import Plan, play
 
-MOST_ATTEMPTS = 10_000
+watched: list[Drive] | None = None
+"""Where `interlock.testing.fixture` collects the runs of a test, to look at them when it is over."""
 
 
 def drive(
@@ -29,6 +30,8 @@ def drive(
     reconcile: Callable[..., Any] | None = None,
     tags: Mapping[str, str] | None = None,
     start: datetime | None = None,
+    most_attempts: int = 500,
+    allow_unused: bool = False,
 ) -> Drive:
     """Run a handler, sync or async, as a worker would, against a service in memory.
 
@@ -36,7 +39,13 @@ def drive(
     to be raised, or a function that is called with the same arguments (a child's: with its input). A child without a stub
     ends when the test says so. `reconciles` are what the hooks find out, by the steps' names. How the handler was declared
     (`worker.handle`) counts here too; `effect_safety` (else idempotent), `retry` and `reconcile` say it for one that was not,
-    or say it otherwise. `start` is what the clock shows at first (absent: now).
+    or say it otherwise. `start` is what the clock shows at first (absent: now). A run that is resumed more than `most_attempts`
+    times does not end, and is an AssertionError.
+
+    What the test asks for must come to pass. A run that has ended is an AssertionError to look at where it never came to a
+    crash, and one that succeeded where it never came to a stub, to a hook's answer, or to a wait for a signal that was sent
+    (`allow_unused` lets these three pass). A run that has not ended is looked at when its `with` block or, with
+    `interlock.testing.fixture`, its test is over.
 
     Nothing runs before the test asks for something: then the run goes on as far as it can without time passing.
     """
@@ -52,20 +61,34 @@ def drive(
     )
     given = made.contract.write_input(input) if made.contract is not None else input
     task = MemoryTask(made, decode(encode(given, "the input")), start or datetime.now(timezone.utc), tags or {})
-    return Drive(task, Plan(stubs or {}, reconciles or {}))
+    run = Drive(task, Plan(stubs or {}, reconciles or {}), most_attempts, allow_unused)
+    if watched is not None:
+        watched.append(run)
+    return run
 
 
 class Drive:
     """A driven run. What is read (`status`, `result`, `calls`, …) is read once the run has gone as far as it can."""
 
-    def __init__(self, task: MemoryTask, plan: Plan) -> None:
+    def __init__(self, task: MemoryTask, plan: Plan, most_attempts: int, allow_unused: bool) -> None:
         self._task = task
         self._plan = plan
+        self._most_attempts = most_attempts
+        self._allow_unused = allow_unused
+        self._sent: list[str] = []  # names of signals
+        self._told = False  # that it never came to something
         self._error: BaseException | None = None
         self._played = 0
 
     def __repr__(self) -> str:
         return f"Drive(status={self._task.status!r}, steps={list(self._task.steps)!r})"
+
+    def __enter__(self) -> Drive:  # noqa: PYI034 (typing.Self is newer than Python 3.10)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.check_reached()
 
     # ---- what happens to it
 
@@ -94,6 +117,7 @@ class Drive:
         """Send it a signal. Raises AssertionError for a run that has ended, as the service refuses that."""
         self._go_on()
         self._check_unsettled(f"the signal {name!r}")
+        self._sent.append(name)
         self._task.signals.append((name, decode(encode(payload, f"the signal {name!r}")), self._task.now))
         self._task.look()
 
@@ -199,6 +223,19 @@ class Drive:
         self._go_on()
         return list(self._plan.calls.get(step, ()))
 
+    def check_reached(self) -> None:
+        """Raises AssertionError for a crash, or a signal, that the test asked for and that the run has not come to.
+
+        For a run that the test is done with though it has not ended: one that has is looked at whenever something is read.
+        Says nothing of a run of which nothing was ever read, and nothing twice.
+        """
+        if not self._played or self._told:
+            return
+        self._go_on()
+        if self._task.status not in SETTLED:
+            signals = [] if self._allow_unused else self._unheard()
+            self._check(f"the run was left {self._task.status}", [*self._unmet(), *signals])
+
     # ---- going on
 
     def _go_on(self) -> None:
@@ -206,8 +243,11 @@ class Drive:
         task = self._task
         while task.status == "queued" and task.due <= task.now:
             self._played += 1
-            if self._played > MOST_ATTEMPTS:
-                raise AssertionError(f"the run does not end: {MOST_ATTEMPTS} attempts")
+            if self._played > self._most_attempts:
+                raise AssertionError(
+                    f"the run does not end: it was resumed more than {self._most_attempts} times (most_attempts), at last after "
+                    f"{next(reversed(task.steps), None)!r}; the clock shows {task.now} s"
+                )
             played = play(task, self._plan)
             self._error = played.error
             if played.crashed:
@@ -216,14 +256,38 @@ class Drive:
                 task.complete(decode(getattr(played.ended, "body")))  # noqa: B009
             self._end_stubbed()
             task.look()
-        left = [*self._plan.after, *(name for name, crashes in self._plan.within.items() if crashes)]
-        if left and task.status in SETTLED:
-            raise AssertionError(f"the run ended ({task.status}) before it came to the crash at {left[0]!r}")
+        if task.status in SETTLED:
+            unused = self._unused() if task.status == "succeeded" and not self._allow_unused else []
+            self._check(f"the run ended ({task.status})", [*self._unmet(), *unused])
+
+    def _unmet(self) -> list[str]:
+        plan = self._plan
+        return [f"the crash at {name!r}" for name in (*plan.after, *(name for name, crashes in plan.within.items() if crashes))]
+
+    def _unheard(self) -> list[str]:
+        return [f"a wait for the signal {name!r}" for name in dict.fromkeys(self._sent) if name not in self._task.waited_for]
+
+    def _unused(self) -> list[str]:
+        plan = self._plan
+        stubs = [f"what the stub {name!r} stands for" for name in plan.stubs if name not in plan.used]
+        findings = [f"the step {name!r} whose hook was to answer" for name in plan.findings if name not in plan.reached]
+        return [*stubs, *findings, *self._unheard()]
+
+    def _check(self, ended: str, missing: list[str]) -> None:
+        if missing:
+            self._told = True
+            steps, signals = list(self._plan.reached), list(self._task.waited_for)
+            raise AssertionError(
+                f"{ended} before it came to {', '.join(missing)}: it came to the steps and children {steps}"
+                f" and waited for the signals {signals}"
+            )
 
     def _end_stubbed(self) -> None:
         """End the children that have a stub."""
         for child in self._task.children.values():
-            stub = self._plan.stubs.get(child.name, self._plan.stubs.get(child.task["type"], Plan))
+            known = next((name for name in (child.name, child.task["type"]) if name in self._plan.stubs), "")
+            self._plan.used.add(known)
+            stub = self._plan.stubs.get(known, Plan)
             if stub is Plan or child.status in SETTLED:
                 continue
             try:

@@ -1,6 +1,8 @@
 """The real service for pytest: `pytest_plugins = ["interlock.testing.fixture"]` in a conftest.py gives `interlock_service`.
 
-It needs one of these, looked for in this order:
+With it, each test that passed is also asked what it drove (`interlock.testing.drive`): see `Drive.check_reached`. Needs pytest 8.
+
+The service needs one of these, looked for in this order:
 
 - `INTERLOCK_URL` and the keys that the tests use (`INTERLOCK_PRODUCER_KEY`, `INTERLOCK_WORKER_KEY`, …): a service that runs;
 - `INTERLOCK_CHECKOUT`, or a folder at or above pytest's root folder: a checkout of Interlock, whose `scripts/dev` is started
@@ -14,13 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import interlock.testing.driver as driven
 from interlock.client import Client
 from interlock.errors import ConfigurationError, InterlockError
 from interlock.producer import TaskProducer
@@ -60,6 +63,19 @@ class LocalService:
         """A worker with a spool of its own; `options` as of TaskWorker. The caller starts and drains it."""
         spool = tempfile.mkdtemp(prefix="spool-", dir=self.folder)
         return TaskWorker(worker_id=worker_id, url=self.url, key=self.keys.get("task-worker"), **{"spool": spool, **options})
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, Any, Any]:
+    """A test that passed fails where a run that it drove never came to what it asked for (`Drive.check_reached`)."""
+    before, driven.watched = driven.watched, []
+    try:
+        result = yield
+        for run in driven.watched:
+            run.check_reached()
+        return result
+    finally:
+        driven.watched = before
 
 
 @pytest.fixture(scope="session")

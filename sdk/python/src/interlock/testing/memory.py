@@ -62,6 +62,7 @@ class MemoryTask:
     reconcile: Mapping[str, Any] | None = None  # what the next attempt is to find out first
     told: Mapping[str, Any] | None = None  # what this one was to
     orphaned: list[str] = field(default_factory=list)
+    waited_for: dict[str, None] = field(default_factory=dict)  # names of signals, in order
 
     # ---- attempts
 
@@ -156,6 +157,8 @@ class MemoryTask:
 
     def _suspend(self, wait: Mapping[str, Any]) -> None:
         self.status, self.wait, self.limit = "waiting", wait, None
+        if wait.get("signal") is not None:
+            self.waited_for[wait["signal"]] = None
         if wait.get("afterSeconds") is not None:
             self.limit = self.now + wait["afterSeconds"]
         elif wait.get("until") is not None:

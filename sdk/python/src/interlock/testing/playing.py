@@ -44,12 +44,15 @@ class Plan:
     after: list[str] = field(default_factory=list)  # steps and children after which the worker dies
     within: dict[str, list[bool]] = field(default_factory=dict)  # steps inside which it does; whether the effect happened
     calls: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = field(default_factory=dict)
+    reached: dict[str, None] = field(default_factory=dict)  # steps and children that the run came to, in order
+    used: set[str] = field(default_factory=set)  # stubs that stood for something
     theirs: BaseException | None = None  # what the test itself raised, from a step or a hook
 
     def find_stub(self, name: str) -> Any:
         """The stub of a step by its name, or by the one that it was numbered or keyed from; `Plan` itself where there is none."""
         for known in (name, re.sub(r"-\d+$", "", name), name.partition(":")[0]):
             if known in self.stubs:
+                self.used.add(known)
                 return self.stubs[known]
         return Plan
 
@@ -72,6 +75,7 @@ class MemoryPort:
     def store_step(self, report: StepReport) -> StoredStep:
         """As Port.store_step."""
         self.check()
+        self._plan.reached[report.name] = None
         stored = self._task.store_step(report)
         if stored.final:
             self._pass(report.name)
@@ -80,6 +84,7 @@ class MemoryPort:
     def spawn_child(self, request: ChildRequest) -> str:
         """As Port.spawn_child."""
         self.check()
+        self._plan.reached[request.name] = None
         task_id = self._task.spawn_child(request)
         self._pass(request.name)
         return task_id
@@ -124,6 +129,7 @@ class DriveHands:
     async def run_step(self, name: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """As Hands.run_step."""
         self._port.check()
+        self._plan.reached[name] = None
         self._plan.calls.setdefault(name, []).append((tuple(args), dict(kwargs)))
         stub = self._plan.find_stub(name)
         crashes = self._plan.within.get(name)
