@@ -39,7 +39,9 @@ def profile(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def settings(database_url: str, profile: str) -> Settings:
-    return Settings(database_url=database_url, stream_url="" if profile == "zero" else "https://stream.test")
+    stay = float(read_template()["Mappings"]["Profiles"][profile]["SweepStay"])
+    stream = "" if profile == "zero" else "https://stream.test"
+    return Settings(database_url=database_url, stream_url=stream, sweep_stay_seconds=stay)
 
 
 @pytest.fixture

@@ -151,7 +151,7 @@ def test_the_routes_of_the_template_are_those_of_the_document() -> None:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_profile_is_in_the_mapping_and_in_the_pages(profile: str) -> None:
-    assert set(TEMPLATE["Mappings"]["Profiles"][profile]) == {"Sweep", "StreamTasks", "StreamCpu", "StreamMemory"}
+    assert set(TEMPLATE["Mappings"]["Profiles"][profile]) == {"Sweep", "SweepStay", "StreamTasks", "StreamCpu", "StreamMemory"}
     assert TEMPLATE["Parameters"]["Profile"]["AllowedValues"] == list(PROFILES)
     config = (ROOT / "samconfig.toml").read_text(encoding="utf-8")
     assert f"Profile={profile}" in config

@@ -227,12 +227,16 @@ async def test_firing_reads_what_is_due_and_nothing_else(
     [attempt] = await play.claim()
     timetable.clock.advance(60)
     await firings.fire_due(explained, SETTINGS)
+    await firings.ahead(explained)
+    await leases.look(explained)
     await play.complete(attempt)
     timetable.http._app.state.database = explained
     await timetable.get("due")
     names = [
         "firings.due",
         "firings.fire",
+        "firings.ahead",
+        "sweep.look",
         "firings.zones",
         "previous.waiting",
         "previous.superseded",

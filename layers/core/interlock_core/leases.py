@@ -26,10 +26,15 @@ SWEEP_SECONDS = 20.0
 _encode = msgspec.json.Encoder().encode
 
 
-async def look(database: Database) -> dict[str, float] | None:
-    """The figures of a service that has nothing to sweep, in one statement; None where there is something."""
+async def look(database: Database) -> tuple[dict[str, float], float | None] | None:
+    """Of a service that has nothing to sweep, in one statement: its figures, and in how many seconds its next schedule is due.
+
+    None where there is something to sweep.
+    """
     rows = await database.one(sweep_sql.look())
-    return {"Ready": 0, "Running": 0, "OutcomeUnknown": rows[0].unknown, "OldestReadyAgeSeconds": 0.0} if rows else None
+    if not rows:
+        return None
+    return {"Ready": 0, "Running": 0, "OutcomeUnknown": rows[0].unknown, "OldestReadyAgeSeconds": 0.0}, rows[0].due_in
 
 
 async def figures(database: Database) -> dict[str, float]:

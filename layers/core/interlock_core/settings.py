@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 PREFIX = "INTERLOCK_SERVER_"
+# How EventBridge writes an interval: a template can pass on the text of a schedule, and cannot compute with it.
+_RATE = re.compile(r"rate\((\d+) (minute|hour|day)s?\)")
+_UNIT_SECONDS = {"minute": 60, "hour": 3600, "day": 86400}
 
 
 class SettingsError(ValueError):
@@ -33,6 +37,7 @@ class Settings:
     stream_poll_seconds: float = 30
     idle_poll_seconds: float = 60
     sweep_seconds: float = 60
+    sweep_stay_seconds: float = 0
     key_cache_seconds: float = 2
     prepare_statements: bool = True
     stack: str = ""
@@ -86,7 +91,8 @@ def _read(name: str, text: str, kind: str) -> object:
         if kind == "int":
             value: float = int(text)
         elif kind == "float":
-            value = float(text)
+            rate = _RATE.fullmatch(text)
+            value = float(text) if rate is None else int(rate[1]) * _UNIT_SECONDS[rate[2]]
         elif kind == "bool":
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
         else:

@@ -2,7 +2,7 @@
 -- transaction. When that is, is decided before (instants.py knows the calendars); here it is taken only if the schedule still
 -- stands where it was read: revision and next instant unchanged, not paused. So any number may try, with any clocks.
 -- Locks: schedules by owner and name with SKIP LOCKED, then (keyed tasks only) concurrency keys by value through admit.sql.
--- Called by firings.fire_due: due · (lock · fire · submit.lock_keys · admit.admit) per project · mark · done.
+-- Called by firings.fire_due and stay: due · (lock · fire · submit.lock_keys · admit.admit) per project · mark · done (· ahead).
 
 -- :: due
 -- Schedules whose instant has come; and of those in error, some that nobody looked at for a minute.
@@ -122,6 +122,11 @@ UPDATE schedules SET error = %(error)s, error_at = app_now() WHERE error IS NULL
 -- :: done
 UPDATE service SET ticked_at = app_now()
 WHERE ticked_at IS NULL OR ticked_at < app_now() - interval '1 second' OR ticked_at > app_now()
+
+-- :: ahead
+-- In how many seconds the next schedule is due (NULL: none ever, below zero: one is), for a sweep that stays for it.
+SELECT extract(epoch FROM min(next_due_at) - (SELECT app_now()))::double precision AS due_in
+FROM schedules WHERE paused_at IS NULL AND error IS NULL
 
 -- :: forget
 WITH old AS MATERIALIZED (

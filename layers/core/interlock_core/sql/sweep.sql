@@ -20,7 +20,9 @@ found AS MATERIALIZED (
 UPDATE service s SET swept_at = clock.now, ticked_at = clock.now FROM clock, found
 WHERE NOT found.busy AND s.rolled_up_to > clock.now - interval '1 hour'
 RETURNING (SELECT coalesce(sum(u.count), 0) FROM projects p CROSS JOIN LATERAL (
-    SELECT count(*) FROM (SELECT FROM tasks WHERE project = p.name AND status = 'outcome-unknown' LIMIT 1000) few) u)::integer AS unknown
+    SELECT count(*) FROM (SELECT FROM tasks WHERE project = p.name AND status = 'outcome-unknown' LIMIT 1000) few) u)::integer AS unknown,
+    -- as firings.ahead tells it
+    (SELECT extract(epoch FROM min(next_due_at) - clock.now) FROM schedules WHERE paused_at IS NULL AND error IS NULL)::double precision AS due_in
 
 -- :: figures
 -- For the log, after a sweep that was more than a look. Bounded: a backlog of a million costs as much as one of ten thousand.
