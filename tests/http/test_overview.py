@@ -282,3 +282,12 @@ async def test_another_method_is_told_which_are_allowed(http: Http) -> None:
     answer = await http.operator.patch("/v1/workers/w")
     assert (answer.status_code, answer.json()["code"]) == (405, "METHOD_NOT_ALLOWED")
     assert "GET" in answer.headers["allow"]
+
+
+async def test_a_paused_project_makes_no_types_known(play: Play) -> None:
+    path = "/v1/task-types/demo/unheard-of/1"
+    await play.http.operator.post("/v1/project/pause", json={})
+    answer = await play.http.producer.get(path)
+    assert (answer.status_code, answer.json()["code"]) == (404, "TASK_TYPE_NOT_FOUND")
+    await play.http.operator.post(f"{path}/pause", json={})
+    assert (await play.http.producer.get(path)).json()["paused"] is True

@@ -267,3 +267,13 @@ async def test_who_did_what_is_in_the_audit_trail(timetable: Timetable) -> None:
     lines = read(await timetable.http.operator.get("/v1/audit"))["items"]
     mine = [line["action"] for line in reversed(lines) if line["action"].startswith("schedule-")]
     assert mine == ["schedule-put", "schedule-paused", "schedule-resumed", "schedule-triggered", "schedule-removed"]
+
+
+async def test_a_schedule_that_is_made_again_has_fired_nothing_yet(timetable: Timetable) -> None:
+    await timetable.put(everySeconds=60)
+    assert (await timetable.tick(60))["fired"] == 1
+    await timetable.http.producer.delete("/v1/schedules/nightly")
+    made = await timetable.put(everySeconds=60)
+    assert (made["fired"], made["lastFiring"]) == (0, None)
+    await timetable.tick(60)
+    assert (await timetable.get())["lastFiring"]["dueAt"] == "2026-03-02T10:32:00.000000Z"

@@ -298,3 +298,37 @@ async def test_b54_processes_that_died_do_not_pile_up(play: Play, clock: Clock) 
         await register(f"process-{number}", "demo/crash")
     shown = {i["instanceId"] for i in (await play.http.operator.get("/v1/workers/crashing")).json()["instances"]}
     assert shown == {"served-more", "holder", *(f"process-{number}" for number in range(39, 60))}
+
+
+async def test_a_timeout_that_is_registered_after_the_first_claim_is_not_the_tasks(play: Play) -> None:
+    """The policy is fixed at the first claim: none then is none for good."""
+    attempt = await play.run()
+    assert attempt["deadlineAt"] is None
+    await play.release(attempt)
+    await register(play, "tester", handlers=[handler(timeoutSeconds=30)])
+    [again] = await play.claim()
+    assert (again["deadlineAt"], (await play.get(again["taskId"]))["timeoutSeconds"]) == (None, None)
+    await play.submit()
+    assert (await play.claim())[0]["deadlineAt"] is not None
+
+
+async def test_a_process_that_registers_after_its_end_is_another_one(play: Play) -> None:
+    """The one before was asked to drain, and did."""
+    await register(play, "tester", instanceId="one")
+    await play.http.operator.post("/v1/workers/tester/drain", json={})
+    await register(play, "tester", instanceId="one")
+    await play.submit()
+    assert await play.claim() == []  # the same process
+    await play.http.worker.delete("/v1/workers/tester/instances/one")
+    await register(play, "tester", instanceId="one")
+    view = (await play.http.producer.get("/v1/workers/tester")).json()
+    assert (view["state"], view["instances"][0]["drainRequested"]) == ("ready", False)
+    assert len(await play.claim()) == 1
+
+
+async def test_a_registered_worker_is_drained_though_no_process_is_remembered(play: Play, clock: Clock) -> None:
+    await register(play)
+    clock.advance(2 * 86_400)
+    await play.sweep()
+    answer = await play.http.operator.post("/v1/workers/greeter/drain", json={})
+    assert (answer.status_code, answer.json()["instances"]) == (200, [])

@@ -128,6 +128,12 @@ async def type_names(database: Database, project: str, after: tuple[str, int] | 
     return [(r.type, r.schema_version) for r in rows]
 
 
+async def _is_listed(database: Database, project: str, task_type: str, version: int) -> bool:
+    """Whether the type stands in the list."""
+    found = await type_names(database, project, (task_type, version - 1), 1)
+    return (task_type, version) in found
+
+
 async def task_types(
     database: Database, settings: Settings, project: str, names: list[tuple[str, int]], *, whole: bool = False
 ) -> list[dict[str, Any]]:
@@ -156,9 +162,11 @@ async def task_types(
 
 async def task_type(database: Database, settings: Settings, project: str, task_type: str, version: int) -> dict[str, Any]:
     """One task type in full. Raises TaskTypeNotFound where nobody registered it and no task of it is live."""
-    view = (await task_types(database, settings, project, [(task_type, version)], whole=True))[0]
-    known = ("registered", "paused", "queued", "running", "waiting", "outcomeUnknown")
-    if not any(view[name] for name in known) and not any(view["outcomes"]["day"].values()):
+    name = (task_type, version)
+    view = (await task_types(database, settings, project, [name], whole=True))[0]
+    facts = ("registered", "queued", "running", "waiting", "outcomeUnknown")
+    known = any(view[fact] for fact in facts) or any(view["outcomes"]["day"].values())
+    if not known and not (view["paused"] and await _is_listed(database, project, *name)):  # a pause of the project names no type
         raise TaskTypeNotFound(f"no worker ever registered {task_type}@{version} in this project, and no task of it is there")
     return view
 

@@ -96,10 +96,11 @@ mine AS MATERIALIZED (
         max_delay_seconds = coalesce(t.max_delay_seconds, h.max_delay_seconds, 300),
         jitter = coalesce(t.jitter, h.jitter, 0.2),
         lease_seconds = coalesce(t.lease_seconds, h.lease_seconds, 60),
-        timeout_seconds = coalesce(t.timeout_seconds, h.timeout_seconds),
-        deadline_at = clock.now + make_interval(secs => coalesce(t.timeout_seconds, h.timeout_seconds)),
+        -- none at the first claim is none for good
+        timeout_seconds = coalesce(t.timeout_seconds, CASE WHEN t.fence = 0 THEN h.timeout_seconds END),
+        deadline_at = clock.now + make_interval(secs => coalesce(t.timeout_seconds, CASE WHEN t.fence = 0 THEN h.timeout_seconds END)),
         lease_expires_at = least(clock.now + make_interval(secs => coalesce(t.lease_seconds, h.lease_seconds, 60)),
-                                 clock.now + make_interval(secs => coalesce(t.timeout_seconds, h.timeout_seconds) + 30)),
+                                 clock.now + make_interval(secs => coalesce(t.timeout_seconds, CASE WHEN t.fence = 0 THEN h.timeout_seconds END) + 30)),
         log_seq = 0, log_lines = 0, log_bytes = 0, journalled_at = NULL, progress = NULL,
         journal_seq = t.journal_seq + 1
     FROM fitting f

@@ -10,6 +10,7 @@ FROM unnest(%(names)s::text[]) AS n(name)
 -- one by its key at a time, whatever the statistics say
 CROSS JOIN LATERAL (SELECT * FROM schedules WHERE project = %(project)s AND owner = %(owner)s AND name = n.name LIMIT 1) s
 LEFT JOIN LATERAL (SELECT * FROM firings f WHERE f.project = s.project AND f.owner = s.owner AND f.name = s.name
+                     AND f.due_at > s.created_at  -- not of one of this name that is gone
                    ORDER BY f.due_at DESC LIMIT 1) l ON true
 
 -- :: clock
@@ -23,6 +24,7 @@ FROM (SELECT * FROM schedules s
         AND (%(only)s::text IS NULL OR s.owner = %(only)s)
       ORDER BY s.owner, s.name LIMIT %(limit)s) s
 LEFT JOIN LATERAL (SELECT * FROM firings f WHERE f.project = s.project AND f.owner = s.owner AND f.name = s.name
+                     AND f.due_at > s.created_at  -- not of one of this name that is gone
                    ORDER BY f.due_at DESC LIMIT 1) l ON true
 ORDER BY s.owner, s.name
 

@@ -43,7 +43,11 @@ INSERT INTO instances (project, worker_id, instance_id, pool, slots, serves, hos
 VALUES (%(project)s, %(worker_id)s, %(instance_id)s, %(pool)s, %(slots)s, %(serves)s, %(host)s, %(build)s, %(sdk)s, true, app_now(), app_now())
 ON CONFLICT (project, worker_id, instance_id) DO UPDATE
     SET pool = excluded.pool, slots = excluded.slots, serves = excluded.serves, host = excluded.host, build = excluded.build,
-        sdk = excluded.sdk, registered = true, last_seen = excluded.last_seen, ended_at = NULL
+        sdk = excluded.sdk, registered = true, last_seen = excluded.last_seen, ended_at = NULL,
+        -- after its end a registration is another process by the same name: nobody asked that one to drain
+        started_at = CASE WHEN instances.ended_at IS NULL THEN instances.started_at ELSE excluded.started_at END,
+        drain_requested = instances.drain_requested AND instances.ended_at IS NULL,
+        draining = instances.draining AND instances.ended_at IS NULL
 RETURNING last_seen AS now
 
 -- :: supersede
@@ -124,6 +128,8 @@ WITH known AS MATERIALIZED (
 )
 SELECT k.instance_id, k.ended_at IS NULL AS alive, c.instance_id IS NOT NULL AS changed
 FROM known k LEFT JOIN changed c ON c.instance_id = k.instance_id
+UNION ALL  -- a registration is there, whether or not a process of it is remembered
+SELECT NULL, false, false FROM worker_ids w WHERE w.project = %(project)s AND w.worker_id = %(worker_id)s
 
 -- :: unregister
 WITH gone AS (
