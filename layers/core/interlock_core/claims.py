@@ -47,10 +47,7 @@ async def claim(database: Database, settings: Settings, key: Key, request: Claim
         ]
     )
     groups = _json([{"project": key.project, "type": t, "schema_version": v, "pool": request.pool} for t, v in handlers])
-    tokens = [secrets.token_urlsafe(32) for _ in range(request.slots)]
-    offered = _json(
-        [{"n": n, "attempt_id": new_id(), "token": hashlib.sha256(t.encode()).hexdigest()} for n, t in enumerate(tokens, 1)]
-    )
+    seed = secrets.token_urlsafe(32)
     call = new_id()
     who = {
         "project": key.project,
@@ -62,7 +59,14 @@ async def claim(database: Database, settings: Settings, key: Key, request: Claim
     find = (
         claim_sql.lock_keys(project=key.project, pool=request.pool, handlers=text, call=call),
         claim_sql.pick(
-            **who, call=call, pool=request.pool, handlers=text, attempts=offered, budget=CLAIM_BYTES, step_budget=STEP_BYTES
+            **who,
+            call=call,
+            seed=seed,
+            slots=request.slots,
+            pool=request.pool,
+            handlers=text,
+            budget=CLAIM_BYTES,
+            step_budget=STEP_BYTES,
         ),
         claim_sql.outlook(
             **who, call=call, pool=request.pool, handlers=text, poll_seconds=poll, idle_poll_seconds=settings.idle_poll_seconds
@@ -88,7 +92,7 @@ async def claim(database: Database, settings: Settings, key: Key, request: Claim
     rows = (
         [row for row in picked if row.id is not None]
         if view.mine
-        else await database.one(claim_sql.repeat(**who, attempts=offered, scope=key.scope))
+        else await database.one(claim_sql.repeat(**who, seed=seed, scope=key.scope))
     )
     refused: list[str] = picked[0].refused or []
     await _after_claim(database, key.project, lapsed, due, rows, refused)
@@ -97,7 +101,7 @@ async def claim(database: Database, settings: Settings, key: Key, request: Claim
     if refused and len(rows) < request.slots:
         wait = 0.0  # what stood in the way is out of it now: ask again
     answer = {
-        "attempts": [_claimed(row, tokens[row.n - 1], stored.get(row.id, [])) for row in rows],
+        "attempts": [_claimed(row, _lease_token(seed, row.n), stored.get(row.id, [])) for row in rows],
         "more": bool(view.more),
         "pollAfterSeconds": round(max(0.2, wait), 3),
         "serverTime": when(view.now),
@@ -113,6 +117,11 @@ async def _after_claim(
     """What a claim set free or met: keys of lapsed leases, keyed work that became due or does not fit, and hints to others."""
     await admission.admit(database, project, [*(r.concurrency_key for r in (*due, *rows)), *refused])
     await ends.follow(database, project, lapsed)
+
+
+def _lease_token(seed: str, n: int) -> str:
+    """The secret of the n-th attempt of an answer; the statements store its SHA-256. One tells nothing of another."""
+    return hashlib.sha256(f"{seed}{n}".encode()).hexdigest()
 
 
 def _claimed(row: Row, token: str, stored: list[dict[str, Any]]) -> dict[str, Any]:

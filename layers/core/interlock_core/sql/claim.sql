@@ -83,7 +83,9 @@ mine AS MATERIALIZED (
     WINDOW w AS (ORDER BY c.priority DESC, c.due_at, c.id)
 ), started AS (
     UPDATE tasks t SET
-        status = 'running', hold = NULL, fence = t.fence + 1, attempt_id = s.attempt_id, token_hash = decode(s.token, 'hex'),
+        status = 'running', hold = NULL, fence = t.fence + 1,
+        -- the call's own id (UUIDv7), with the place in its last 16 bits
+        attempt_id = (left(%(call)s::uuid::text, 32) || lpad(to_hex(f.n), 4, '0'))::uuid, token_hash = sha256(encode(sha256(convert_to(%(seed)s || f.n, 'UTF8')), 'hex')::bytea),
         attempt_ended = false, attempt_expired = false, attempt_reported = false,
         -- from here on the attempt before cannot come back: what that one was told is not needed any more
         reconcile = CASE WHEN t.reconcile IS NOT NULL THEN json_build_object('attemptId', t.reconcile::json -> 'attemptId',
@@ -104,10 +106,9 @@ mine AS MATERIALIZED (
         log_seq = 0, log_lines = 0, log_bytes = 0, journalled_at = NULL, progress = NULL,
         journal_seq = t.journal_seq + 1
     FROM fitting f
-    JOIN json_to_recordset(%(attempts)s::json) AS s(n integer, attempt_id uuid, token text) ON s.n = f.n
     JOIN h ON h.type = f.type AND h.schema_version = f.schema_version
     CROSS JOIN clock
-    WHERE t.id = f.id AND (f.n = 1 OR f.total <= %(budget)s)
+    WHERE t.id = f.id AND f.n <= %(slots)s AND (f.n = 1 OR f.total <= %(budget)s)
     RETURNING t.*, f.n
 ), noted AS (
     INSERT INTO journal (task_id, seq, at, kind, attempt_id, data, ended_attempt, token_hash)
@@ -140,13 +141,13 @@ held AS MATERIALIZED (
         ORDER BY t.id FOR NO KEY UPDATE OF t) t
 ), renewed AS (
     UPDATE tasks t SET
-        status = 'running', hold = NULL, failure = NULL, token_hash = decode(s.token, 'hex'),
+        status = 'running', hold = NULL, failure = NULL, token_hash = sha256(encode(sha256(convert_to(%(seed)s || held.n, 'UTF8')), 'hex')::bytea),
         attempts = t.attempts - (held.status <> 'running' AND t.attempt_expired)::integer,
         attempt_expired = false,
         reconcile = CASE WHEN t.reconcile::json ->> 'attemptId' = t.attempt_id::text THEN t.reconcile::json ->> 'told' ELSE t.reconcile END,
         lease_expires_at = least(clock.now + make_interval(secs => t.lease_seconds), t.deadline_at + interval '30 seconds'),
         journal_seq = t.journal_seq + (held.status <> 'running')::integer
-    FROM held JOIN json_to_recordset(%(attempts)s::json) AS s(n integer, token text) ON s.n = held.n CROSS JOIN clock
+    FROM held CROSS JOIN clock
     WHERE t.id = held.id
     RETURNING t.*, held.n, held.status <> 'running' AS recovered
 ), noted AS (
