@@ -51,6 +51,8 @@ item AS MATERIALIZED (
            clock.now + make_interval(secs => coalesce(CASE WHEN m.retry_after IS NOT NULL THEN least(greatest(m.retry_after, 0), 2592000) END,
                backoff_seconds(m.before + 1, m.initial_delay_seconds, m.multiplier, m.max_delay_seconds, m.jitter, random()))) AS again_at
     FROM mine m CROSS JOIN clock
+    -- OFFSET 0: each is computed once. Flattened, every use of a column writes out again all that it is made of, and building that
+    -- for each call costs more than all the rest of it.
     CROSS JOIN LATERAL (SELECT CASE m.outcome WHEN 'cancelled'
         THEN json_build_object('code', 'ATTEMPT_TIMEOUT', 'message', 'the attempt ran longer than its timeout')
         WHEN 'suspended' THEN json_build_object('code', 'SUSPENDED', 'message', 'suspended 101 times in a row without a new step')

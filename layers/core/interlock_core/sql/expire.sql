@@ -25,9 +25,9 @@ lapsed AS MATERIALIZED (  -- the whole rows as they were locked: a cancel that c
                                                              t.jitter, random())) AS again_at
     FROM lapsed t CROSS JOIN clock CROSS JOIN LATERAL
          -- without an attempt left nobody will ask what a hook could tell: that is not known, and not a failure
-         attempt_end('expired', safe_to_repeat(t.effect_safety, t.reconciles AND t.attempts + 1 < t.max_attempts),
-                     t.open_steps > 0 OR t.asking_steps > 0 AND t.attempts + 1 >= t.max_attempts, true, t.cancel_requested,
-                     coalesce(t.deadline_at <= clock.now, false), t.attempts + 1 < t.max_attempts) e
+         (SELECT * FROM attempt_end('expired', safe_to_repeat(t.effect_safety, t.reconciles AND t.attempts + 1 < t.max_attempts),
+                               t.open_steps > 0 OR t.asking_steps > 0 AND t.attempts + 1 >= t.max_attempts, true, t.cancel_requested,
+                               coalesce(t.deadline_at <= clock.now, false), t.attempts + 1 < t.max_attempts) OFFSET 0) e
 ), moved AS (
     UPDATE tasks t SET
         status = d.status,

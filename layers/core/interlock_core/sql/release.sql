@@ -57,15 +57,16 @@ item AS MATERIALIZED (
                        'code', CASE WHEN worn THEN 'RELEASED' ELSE 'ATTEMPT_TIMEOUT' END, 'message', coalesce(m.reason, 'released'))) END,
                    'attemptId', m.attempt_id)::text END AS failure
     FROM mine m CROSS JOIN clock
-    CROSS JOIN LATERAL (SELECT safe_to_repeat(m.effect_safety, m.reconciles) AS safe, coalesce(m.deadline_at <= clock.now, false) AS overdue) f
-    CROSS JOIN LATERAL attempt_end('released', f.safe, m.open_steps > 0 OR m.asking_steps > 0 AND f.overdue AND m.before + 1 >= m.max_attempts,
-                                   m.started, m.cancel_requested, f.overdue, m.before + 1 < m.max_attempts) r
-    CROSS JOIN LATERAL (SELECT r.status = 'queued' AND NOT r.counts AND m.releases >= 100 AS worn) w
+    -- OFFSET 0: as in complete.sql
+    CROSS JOIN LATERAL (SELECT safe_to_repeat(m.effect_safety, m.reconciles) AS safe, coalesce(m.deadline_at <= clock.now, false) AS overdue OFFSET 0) f
+    CROSS JOIN LATERAL (SELECT * FROM attempt_end('released', f.safe, m.open_steps > 0 OR m.asking_steps > 0 AND f.overdue AND m.before + 1 >= m.max_attempts,
+                                   m.started, m.cancel_requested, f.overdue, m.before + 1 < m.max_attempts) OFFSET 0) r
+    CROSS JOIN LATERAL (SELECT r.status = 'queued' AND NOT r.counts AND m.releases >= 100 AS worn OFFSET 0) w
     -- the last attempt, though somebody was still to be asked what happened
     CROSS JOIN LATERAL (SELECT w.worn AND m.before + 1 >= m.max_attempts AS last, m.open_steps + m.asking_steps > 0 OR m.told IS NOT NULL
-                            OR m.started AND m.effect_safety = 'non-idempotent' AS asking) x
+                            OR m.started AND m.effect_safety = 'non-idempotent' AS asking OFFSET 0) x
     CROSS JOIN LATERAL (SELECT CASE WHEN x.last AND x.asking THEN 'outcome-unknown' WHEN x.last THEN 'failed' ELSE r.status END AS status,
-                               CASE WHEN x.last AND x.asking THEN 'RELEASED_UNSAFE' WHEN x.last THEN 'ATTEMPTS_EXHAUSTED' ELSE r.code END AS code, r.counts) e
+                               CASE WHEN x.last AND x.asking THEN 'RELEASED_UNSAFE' WHEN x.last THEN 'ATTEMPTS_EXHAUSTED' ELSE r.code END AS code, r.counts OFFSET 0) e
 ), moved AS (
     UPDATE tasks t SET
         status = d.status,
