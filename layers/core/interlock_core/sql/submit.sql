@@ -59,10 +59,10 @@ r AS MATERIALIZED (
            r.submitted, r.max_attempts, r.initial_delay_seconds, r.multiplier, r.max_delay_seconds, r.jitter,
            r.lease_seconds, r.timeout_seconds, d.within, d.due_at + make_interval(secs => d.within),
            clock.now, d.due_at, r.id
-    FROM checked, admitted, clock, r CROSS JOIN LATERAL (
+    FROM checked, admitted, clock, r CROSS JOIN LATERAL (  -- OFFSET 0: as in complete.sql
         SELECT coalesce(r.run_at, clock.now + make_interval(secs => coalesce(r.delay_seconds, 0))) AS due_at,
                least(r.start_deadline_seconds, (SELECT min(h.start_deadline_seconds) FROM handlers h
-                   WHERE h.project = %(project)s AND h.type = r.type AND h.schema_version = r.schema_version)) AS within) d
+                   WHERE h.project = %(project)s AND h.type = r.type AND h.schema_version = r.schema_version)) AS within OFFSET 0) d
     WHERE checked.ok AND admitted.ok IS NOT FALSE AND admitted.online IS NOT FALSE AND (r.owner IS NULL OR r.owner = r.id)
     RETURNING id, created_at, due_at, start_deadline_seconds, hold
 ), noted AS (
