@@ -296,3 +296,19 @@ async def test_firings_are_forgotten_with_settled_tasks(timetable: Timetable) ->
     timetable.clock.advance(8 * 86_400)
     assert await firings.forget(database, Settings()) == 1
     assert (await timetable.get())["lastFiring"] is None
+
+
+async def test_a_task_that_waits_does_not_wait_for_what_came_after_it(timetable: Timetable, play: Play) -> None:
+    """The schedule allows overlap by now: what it fires since would keep the one that waits out for good."""
+    await timetable.put(everySeconds=60, overlap="cancel-previous", leaseSeconds=3600)
+    await timetable.tick(60)
+    [old] = await play.claim()
+    await timetable.tick(60)
+    waits = (await timetable.tasks())[-1]
+    assert waits["waiting"]["reason"] == "previous-running"
+    await timetable.put(everySeconds=60, leaseSeconds=3600)
+    await timetable.tick(60)
+    [later] = await play.claim(slots=5)
+    await play.complete(old)
+    assert (await play.get(later["taskId"]))["status"] == "running"
+    assert [claimed["taskId"] for claimed in await play.claim(slots=5)] == [waits["id"]]

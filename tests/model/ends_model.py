@@ -7,6 +7,7 @@ from typing import Any
 
 from model.records import SETTLED, UNENDED, UNSAFE, Attempt, Refused, Signal, Step, Task, Wait
 
+LEASE = 60  # where nobody says otherwise
 WORN = 100  # releases and suspensions in a row that are not counted
 ERROR = "BAD"  # the code of every error that a handler of the walks reports
 
@@ -204,7 +205,7 @@ class Ends:
 
     def lease_end(self, task: Task, deadline: int | None) -> int:
         """When a lease of now ends."""
-        end: int = self.now + task.body["leaseSeconds"]
+        end: int = self.now + (task.policy_of("leaseSeconds") or LEASE)
         return end if deadline is None else min(end, deadline + 30)
 
     def _overdue(self, attempt: Attempt) -> bool:

@@ -11,6 +11,8 @@ UNSAFE = "non-idempotent"
 
 Asked = tuple[str, str]
 """What a claim is told of an attempt before it: (attemptId, reason)."""
+Place = tuple[str, str]
+"""A schedule: (owner, name); the API's own owner is `""`."""
 
 
 class Refused(Exception):
@@ -86,15 +88,15 @@ class Wait:
     children: list[str] | None
 
 
-@dataclass
+@dataclass(eq=False)
 class Task:
     """One task."""
 
     id: str
-    order: int
     type: str
     body: dict[str, Any]  # as it was submitted
     due: int
+    first_due: int
     max_attempts: int
     start_deadline: int | None
     status: str = "queued"
@@ -111,6 +113,10 @@ class Task:
     wait: Wait | None = None
     parent: str | None = None
     rerun_of: str | None = None
+    schedule: Place | None = None  # that made it
+    before: list[str] = field(default_factory=list)  # tasks of its schedule that are to end before it starts
+    pushes: bool = False  # it asks them to cancel
+    policy: dict[str, Any] = field(default_factory=dict)  # what its first claim took from a registration
     effects: str = ""  # the scope of its effect keys
     big: int = 0  # outputs that count against the limit of bytes
     steps: dict[str, Step] = field(default_factory=dict)
@@ -157,3 +163,7 @@ class Task:
         """How many may hold its key."""
         found: int = self.body["concurrency"]["limit"] if "concurrency" in self.body else 0
         return found
+
+    def policy_of(self, name: str) -> Any:
+        """What its submit said, else the registration that served its first claim; None: neither did."""
+        return self.body.get(name, self.policy.get(name))

@@ -87,16 +87,16 @@ class Runs(Ends):
             raise Refused("INVALID_REQUEST")
         return known
 
-    def add(self, task_id: str, type_: str, body: dict[str, Any], *, parent: str | None = None) -> Task:
+    def add(self, task_id: str, type_: str, body: dict[str, Any], *, parent: str | None = None, due: int | None = None) -> Task:
         """A new task, as it was submitted."""
-        due = self.now + body.get("delaySeconds", 0)
+        due = self.now + body.get("delaySeconds", 0) if due is None else due
         within = body.get("startDeadlineSeconds")
         task = Task(
             id=task_id,
-            order=len(self.tasks),
             type=type_,
             body=body,
             due=due,
+            first_due=due,
             max_attempts=body["retry"]["maxAttempts"],
             start_deadline=None if within is None else due + within,
             parent=parent,
@@ -104,7 +104,12 @@ class Runs(Ends):
         )
         task.note("submitted")
         self.tasks[task_id] = task
+        self.start_deadlines(task)
         return task
+
+    def start_deadlines(self, task: Task) -> None:
+        """What else bounds the time to its start."""
+        raise NotImplementedError
 
     def check_suspension(self, task: Task, attempt: Attempt, wait: Wait) -> None:
         """Raises Refused where a current attempt may not wait so: it goes on."""

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from model.fleet_model import POLICY
 from model.records import SETTLED, UNENDED, UNSAFE, Attempt, Refused, Step, Task
-from model.runs_model import Runs
+from model.schedules_model import Schedules
 
 TYPES = ("demo/hello", "demo/child")
 STRICT = ("pure", "idempotent", UNSAFE)
 WAIT_LIMIT = 86_400
 
 
-class Model(Runs):
+class Model(Schedules):
     """Every call either returns what is answered or raises Refused; `now` is moved by hand."""
 
     def __init__(self) -> None:
         super().__init__()
         self.submits: dict[str, tuple[str, dict[str, Any]]] = {}  # by idempotency key: the task, and what was asked
-        self.builds: dict[str, str | None] = {}  # by worker id
-        self.handlers: dict[tuple[str, str], tuple[str, bool]] = {}  # (worker id, type) → effect safety, reconciles
-        self.served: dict[str, int] = {}  # when a process was last heard of that serves the type
-        self.gone: dict[str, bool] = {}  # instances of the second worker id: whether they ended
 
     # producers
 
@@ -34,13 +31,20 @@ class Model(Runs):
             raise Refused("IDEMPOTENCY_CONFLICT")
         return task_id
 
-    def submit(self, task_id: str, body: dict[str, Any], key: str | None = None) -> tuple[str, bool]:
+    def remember(self, key: str | None, task_id: str, asked: dict[str, Any]) -> None:
+        """The key names this task from now on."""
+        if key is not None:
+            self.submits[key] = (task_id, asked)
+
+    def submit(
+        self, task_id: str, body: dict[str, Any], key: str | None = None, *, type_: str = "demo/hello", require: str | None = None
+    ) -> tuple[str, bool]:
         """(the task, whether it was there before); `task_id` is what the service called a new one."""
         if (known := self.named(key, body)) is not None:
             return known, True
-        self.add(task_id, "demo/hello", body)
-        if key is not None:
-            self.submits[key] = (task_id, body)
+        self.require(type_, require)
+        self.add(task_id, type_, body)
+        self.remember(key, task_id, body)
         return task_id, False
 
     def rerun(
@@ -62,8 +66,7 @@ class Model(Runs):
                 step.kind, seq, step.status, True, step.safety, step.reconciles, step.tries, step.output, seq, "", step.child, step.detached
             )  # fmt: skip
             task.big += isinstance(step.output, str) and len(step.output) > 1000
-        if key is not None:
-            self.submits[key] = (new_id, asked)
+        self.remember(key, new_id, asked)
         return new_id, False
 
     def _kept(self, source: Task, from_step: str | None) -> list[tuple[str, Step]]:
@@ -138,27 +141,22 @@ class Model(Runs):
 
     def claimable(self, type_: str) -> list[Task]:
         """What a claim may hand out, best first, its keys not yet counted."""
+        if self.is_paused(type_):
+            return []
         due = [t for t in self.tasks.values() if t.type == type_ and t.status == "queued" and t.due <= self.now]
-        return sorted((t for t in due if not self._late(t)), key=lambda t: (-t.body["priority"], t.due, t.order))
+        ready = (t for t in due if not self._late(t) and not self.is_held(t))
+        return sorted(ready, key=lambda t: (-t.body["priority"], t.due, t.id))
 
     def best(self, type_: str, slots: int) -> list[Task]:
         """What a claim hands out where every key's best tasks were let in."""
         held = self.held()
         found = []
         for task in self.claimable(type_):
-            if task.key is None or held.get(task.key, 0) < task.limit:
+            if task.key is None or held.get(task.key, 0) < self.limit_of(task):
                 found.append(task)
                 if task.key is not None:
                     held[task.key] = held.get(task.key, 0) + 1
         return found[:slots]
-
-    def held(self) -> dict[str, int]:
-        """How many running tasks hold each key."""
-        counts: dict[str, int] = {}
-        for task in self.tasks.values():
-            if task.status == "running" and task.key is not None:
-                counts[task.key] = counts.get(task.key, 0) + 1
-        return counts
 
     def start(self, task: Task, attempt_id: str, worker: str, handler: dict[str, Any], claim: str) -> Attempt:
         """The claim leased this task: with what it said of its handler, or what its worker id registered if that is stricter."""
@@ -167,9 +165,12 @@ class Model(Runs):
         task.note("claimed")
         if task.attempt is not None:
             task.attempt.ended = True
-        safety, asks = self.handlers.get((worker, task.type), ("pure", True))
-        safety = max(safety, handler["effectSafety"], key=STRICT.index)
-        timeout = task.body.get("timeoutSeconds")
+        registered = self.handler(worker, task.type)
+        if task.fence == 1:
+            task.policy = {name: registered[name] for name in POLICY if name in registered}
+        asks = registered.get("reconciles", not registered)
+        safety = max(registered.get("effectSafety", "pure"), handler["effectSafety"], key=STRICT.index)
+        timeout = task.policy_of("timeoutSeconds")
         deadline = None if timeout is None else self.now + timeout
         task.attempt = Attempt(
             id=attempt_id,
@@ -220,21 +221,6 @@ class Model(Runs):
         if not valid:
             raise Refused("INVALID_CURSOR")
 
-    def register(self, worker: str, build: str | None, *, replace: bool, safety: str, reconciles: bool, type_: str) -> None:
-        """The worker id serves this type, and nothing else."""
-        before = self.builds.get(worker)
-        if before is not None and build is not None and before > build and not replace:
-            raise Refused("WORKER_ID_CONFLICT")
-        self.builds[worker] = build
-        self.handlers = {k: v for k, v in self.handlers.items() if k[0] != worker} | {(worker, type_): (safety, reconciles)}
-
-    def end_instance(self, name: str) -> bool:
-        """Whether the process of the second worker id had ended before."""
-        if name not in self.gone:
-            raise Refused("NOT_FOUND")
-        before, self.gone[name] = self.gone[name], True
-        return before
-
     # the sweep
 
     def sweep(self) -> None:
@@ -252,11 +238,13 @@ class Model(Runs):
     def starved(self) -> list[Task]:
         """What nobody served for too long, as nobody was heard of for as long."""
         since = self.now - WAIT_LIMIT
-        return [t for t in self.tasks.values() if t.status == "queued" and t.due <= since and self.served.get(t.type, -1) < since]
+        queued = [t for t in self.tasks.values() if t.status == "queued" and t.due <= since]
+        waited = [t for t in queued if max(self.last_served(t.type), self.since_resume(t.type)) < since]
+        return [t for t in waited if not self.is_paused(t.type) and not self.is_held(t)]
 
     def forget(self) -> None:
         """Processes that were not heard of for so long."""
-        self.served = {type_: at for type_, at in self.served.items() if at >= self.now - WAIT_LIMIT}
+        self.instances = {key: found for key, found in self.instances.items() if found.seen >= self.now - WAIT_LIMIT}
 
     def starve(self, task: Task) -> None:
         """The wait limit: failed, unless somebody was to be asked what an earlier attempt did."""

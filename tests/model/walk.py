@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import httpx
 import psycopg
 
+from model.controls_model import Controls
 from model.records import SETTLED, Attempt, Refused, Step, Task, Wait
 from model.runs_model import MOST_STEPS
-from model.service_model import Model
 from support.clock import Clock
 from support.play import Json, Play
 
@@ -29,7 +29,10 @@ STATE = """SELECT t.id::text, t.status, t.attempts, t.fence, t.cancel_requested,
     extract(epoch FROM t.finished_at - %(zero)s)::double precision,
     CASE WHEN t.status IN ('queued', 'running', 'waiting') THEN t.releases END,
     CASE WHEN t.finished_at IS NULL THEN t.reconcile::json ->> 'attemptId' END,
-    CASE WHEN t.finished_at IS NULL THEN t.reconcile::json ->> 'reason' END, t.journal_seq FROM tasks t"""
+    CASE WHEN t.finished_at IS NULL THEN t.reconcile::json ->> 'reason' END,
+    t.schedule_owner, t.schedule_name, t.status = 'queued' AND t.hold IS NOT DISTINCT FROM 'previous', t.journal_seq FROM tasks t"""
+NO_WORKER = ("NO_ELIGIBLE_WORKER", "NO_ELIGIBLE_INFERENCE_WORKER")
+HOUR = timedelta(hours=1)
 
 
 class Walk:
@@ -37,23 +40,29 @@ class Walk:
 
     CALLS: ClassVar[dict[str, float]] = {}
     """Method (without its underscore) → how often."""
+    ASKED: ClassVar[dict[str, str]] = {}
+    """What is counted → the method that asks for it, where that is of another name."""
 
     def __init__(
         self, play: Play, clock: Clock, truth: psycopg.Connection[Any], seed: int, goals: Mapping[str, tuple[str, ...]]
     ) -> None:
         self.play, self.clock, self.truth, self.goals = play, clock, truth, goals
         self.chance = random.Random(seed)
-        self.zero: datetime = clock.hold()
-        self.model = Model()
+        held = clock.hold()
+        into_the_hour = (held - held.min.replace(tzinfo=held.tzinfo)) % HOUR
+        self.zero: datetime = clock.advance((HOUR - into_the_hour).total_seconds())  # cron counts from there
+        self.model = Controls()
         self.held: list[Held] = []  # every answer with an attempt that was ever given
         self.seen: Counter[tuple[str, str]] = Counter()
         self.before: Counter[tuple[str, str]] = Counter()  # what walks before this one have met
         self.calls = {name: weight for kind in type(self).__mro__ for name, weight in vars(kind).get("CALLS", {}).items()}
+        self.asked = {name: call for kind in type(self).__mro__ for name, call in vars(kind).get("ASKED", {}).items()}
         self.claims: list[tuple[int, Json]] = []  # when, and what was asked
         self.given_back: dict[str, dict[str, str]] = {}  # by claim: what its releases answered
         self.said: dict[str, tuple[Json, Wait | None]] = {}  # by attempt: the outcome that ended it, as it was sent
         self.keys: list[tuple[int, str, Json]] = []  # when an idempotency key was first used, and for what
         self.last = "start"
+        self.routes: set[tuple[str, str, str]] = set()  # every method and path that was taken, or refused
         self.signals = itertools.count(1)
         self._compared: dict[str, int] = {}  # task → how far its journal was compared
 
@@ -66,9 +75,8 @@ class Walk:
         self.compare()
 
     def _pick(self) -> str:
-        never = sorted(
-            {name.partition(" →")[0].replace(" ", "_").replace("-", "_") for name, _ in self.missing()} & set(self.calls)
-        )
+        names = [name.partition(" →")[0] for name, _ in self.missing()]
+        never = sorted({self.asked.get(name, name.replace(" ", "_").replace("-", "_")) for name in names} & set(self.calls))
         if never and self.odds(0.15):
             return self.chance.choice(never)
         idle = not any(task.status == "running" for task in self.model.tasks.values())
@@ -125,10 +133,17 @@ class Walk:
         """Status and body of a call; nothing ever ends in a 5xx but what the protocol names."""
         answer = await client.request(method, path, json=body, **more)
         found: Json = answer.json()
-        assert answer.status_code < 500 or found["code"] == "NO_ELIGIBLE_WORKER", found
+        assert answer.status_code < 500 or found["code"] in NO_WORKER, found
+        self._note_route(method, path.partition("?")[0], answer.status_code, found)
         if answer.status_code >= 400:
             assert found["next"], found
         return answer.status_code, found
+
+    def _note_route(self, method: str, path: str, status: int, found: Json) -> None:
+        """A call was taken or refused; a batch of reports is what its items are."""
+        parts = found.get("completions", found.get("attempts", ())) if path.startswith("/v1/attempts/") else ()
+        said = {"refused" if "error" in part else "taken" for part in parts} or {"refused" if status >= 400 else "taken"}
+        self.routes |= {(method, path, answer) for answer in said}
 
     def judge(self, name: str, judge: Callable[[], Any], told: Any, error: Json | None, *, again: bool = False) -> bool:
         """The service told the same as the model, or refused with the same code; whether it was taken."""
@@ -157,7 +172,7 @@ class Walk:
         """Everything that is stored of every task, and the events and steps of those that changed."""
         rows = self.truth.execute(STATE, {"zero": self.zero}).fetchall()
         stored = {row[0]: row[1:] for row in rows}
-        wanted = {task.id: _state(task) for task in self.model.tasks.values()}
+        wanted = {task.id: self._state(task) for task in self.model.tasks.values()}
         assert stored == wanted, {
             key: (stored.get(key), wanted.get(key)) for key in stored | wanted if stored.get(key) != wanted.get(key)
         }
@@ -165,6 +180,32 @@ class Walk:
         self._compare_events(changed)
         self._compare_steps(changed)
         self._compared |= {key: stored[key][-1] for key in changed}
+
+    def _state(self, task: Task) -> tuple[Any, ...]:
+        wait, asked = task.wait, task.reconcile if task.status not in SETTLED else None
+        return (
+            task.status,
+            task.attempts,
+            task.fence,
+            task.cancel_requested,
+            task.max_attempts,
+            task.code,
+            task.step,
+            task.parent,
+            task.rerun_of,
+            task.effects,
+            wait.name if wait else None,
+            wait.wake if wait else None,
+            task.due if task.status == "queued" else None,
+            task.finished,
+            task.releases if task.status in ("queued", "running", "waiting") else None,
+            asked[0] if asked else None,
+            asked[1] if asked else None,
+            (task.schedule[0] or None) if task.schedule else None,
+            task.schedule[1] if task.schedule else None,
+            task.status == "queued" and self.model.is_held(task),
+            len(task.journal),
+        )
 
     def _compare_events(self, changed: list[str]) -> None:
         found: dict[str, list[tuple[int, str]]] = {}
@@ -186,30 +227,6 @@ class Walk:
         for task_id in changed:
             wanted = {name: _step(step) for name, step in self.model.tasks[task_id].steps.items()}
             assert found[task_id] == wanted, f"steps of {task_id}: stored {found[task_id]}, the model {wanted}"
-
-
-def _state(task: Task) -> tuple[Any, ...]:
-    wait, asked = task.wait, task.reconcile if task.status not in SETTLED else None
-    return (
-        task.status,
-        task.attempts,
-        task.fence,
-        task.cancel_requested,
-        task.max_attempts,
-        task.code,
-        task.step,
-        task.parent,
-        task.rerun_of,
-        task.effects,
-        wait.name if wait else None,
-        wait.wake if wait else None,
-        task.due if task.status == "queued" else None,
-        task.finished,
-        task.releases if task.status in ("queued", "running", "waiting") else None,
-        asked[0] if asked else None,
-        asked[1] if asked else None,
-        len(task.journal),
-    )
 
 
 def _step(step: Step) -> tuple[Any, ...]:

@@ -31,6 +31,7 @@ class AttemptCalls(Walk):
         "wear": 0.7,
         "advance": 3,
     }
+    ASKED: ClassVar[dict[str, str]] = dict.fromkeys(OUTCOMES, "report")
 
     # claims
 
@@ -47,36 +48,53 @@ class AttemptCalls(Walk):
         type_ = self.chance.choice(ready_now if ready_now and self.odds(0.8) else TYPES)
         slots = self.chance.randint(1, 3)
         safety, reconciles = self.chance.choice(HANDLERS)
-        return self.play.claim_body(type=type_, slots=slots, safety=safety, reconciles=reconciles, instance=INSTANCES[type_])
+        return self.play.claim_body(type=type_, slots=slots, safety=safety, reconciles=reconciles, instance=self.process(type_))
+
+    def process(self, type_: str) -> str:
+        """The process that claims this type."""
+        return INSTANCES[type_]
+
+    def hear(self, body: Json, answer: Json) -> None:
+        """A process has claimed."""
+        worker, process = body["workerId"], body["instanceId"]
+        serves = {handler["type"] for handler in body["handlers"]}
+        self.model.hear(worker, process, serves, answer["pollAfterSeconds"])
+        assert answer.get("drain", False) == self.model.is_told_to_end(worker, process)
 
     def _take(self, body: Json, attempts: list[Json], *, exactly: bool = False) -> None:
         """What a claim was answered."""
         type_, slots = body["handlers"][0]["type"], body["slots"]
+        # whose gate opens with this claim is let in when the claim has been answered
+        gated = [t for t in self.model.tasks.values() if t.key is not None or self.model.is_held(t)]
         ended = self.model.expire(type_)
-        self.model.served[type_] = self.model.now
         self.claims.append((self.model.now, body))
         given = [self.model.tasks[a["taskId"]] for a in attempts]
         ready = self.model.claimable(type_)
-        if self.model.wake(type_) and not set(map(id, given)) <= set(map(id, ready)):
-            assert all(t.key is not None for t in ready), "what woke was handed out before what was ready"
+        ends = self.model.is_told_to_end(WORKER, body["instanceId"])
+        looks = not self.model.is_paused(type_)  # whose type is paused does not look for more
+        if looks and self.model.wake(type_) and not set(map(id, given)) <= set(map(id, ready)):
+            assert all(t in gated for t in ready), "what woke was handed out before what was ready"
             ready = self.model.claimable(type_)  # nothing else was ready
-        elif not given and not any(t.key is None for t in ready):
+        elif not given and all(t in gated for t in ready):
             ready = self.model.claimable(type_)
-        self._check_order(ready, given, slots)
-        if exactly:
+        if ends:
+            assert not given, "a process that is to end was given work"
+        else:
+            self._check_order(ready, given, slots, gated)
+        if exactly and not ends:
             assert given == self.model.best(type_, slots)
         for task, item in zip(given, attempts, strict=True):
             attempt = self.model.start(task, item["attemptId"], WORKER, body["handlers"][0], body["claimId"])
             self._check_claim(task, attempt, item)
             self.held.append((task, attempt, 1, item))
-        for key, held in self.model.held().items():
-            assert held <= KEYS[key] or not any(t.key == key for t in given)
+        held = self.model.held()
+        assert all(held[t.key] <= self.model.limit_of(t) for t in given if t.key is not None), "beyond the limit of its key"
         self.model.follow(*ended)
         self.count("claim", "taken" if given else "nothing")
 
-    def _check_order(self, ready: list[Task], given: list[Task], slots: int) -> None:
+    def _check_order(self, ready: list[Task], given: list[Task], slots: int, gated: list[Task]) -> None:
         assert [t for t in ready if t in given] == given, "not the best first, or not claimable"
-        passed_over = [t for t in ready if t not in given and t.key is None]
+        passed_over = [t for t in ready if t not in given and t not in gated]
         assert len(given) == slots or not passed_over, "a slot stayed free beside ready work"
         if given:
             last = ready.index(given[-1])
@@ -100,6 +118,7 @@ class AttemptCalls(Walk):
     async def _ask(self, body: Json) -> list[Json]:
         status, answer = await self.call(self.play.http.worker, "POST", "/v1/claims", body)
         assert status == 200, answer
+        self.hear(body, answer)
         found: list[Json] = answer["attempts"]
         return found
 
@@ -116,7 +135,6 @@ class AttemptCalls(Walk):
         ended = self.model.expire(body["handlers"][0]["type"])
         wanted = self.model.repeat(body["claimId"])
         attempts = await self._ask(body)
-        self.model.served[body["handlers"][0]["type"]] = self.model.now
         assert [a["attemptId"] for a in attempts] == [attempt.id for _, attempt in wanted]
         for (task, attempt), item in zip(wanted, attempts, strict=True):
             self._check_claim(task, attempt, item)
@@ -145,7 +163,7 @@ class AttemptCalls(Walk):
     async def tell(self, what: str, item: Json, **fields: Any) -> tuple[Json, Json | None]:
         """One report by its batch or its single form: the answer and its error."""
         report = {**ids(item), **fields}
-        if self.odds(0.3):
+        if self.odds(0.45):
             path = f"/v1/tasks/{item['taskId']}/attempts/{item['attemptId']}/{what}"
             status, answer = await self.call(self.play.http.worker, "POST", path, report)
             return answer, None if status == 200 else answer
@@ -153,6 +171,9 @@ class AttemptCalls(Walk):
         items = "completions" if what == "complete" else "attempts"
         status, answer = await self.call(self.play.http.worker, "POST", f"/v1/attempts/{what}", {**who, items: [report]})
         assert status == 200, answer
+        if what == "heartbeat":
+            self.model.hear(WORKER, "one")
+            assert answer.get("drain", False) == self.model.is_told_to_end(WORKER, "one")
         return answer[items][0], answer[items][0].get("error")
 
     def stranger(self, item: Json) -> tuple[Json, str]:
@@ -179,8 +200,6 @@ class AttemptCalls(Walk):
         if await self._strange("heartbeat", "heartbeat", item):
             return
         answer, error = await self.tell("heartbeat", item)
-        if not {"serverTime", "type"} & set(answer) and "demo/hello" in self.model.served:  # a batch: a process speaks
-            self.model.served["demo/hello"] = self.model.now
         self.judge("heartbeat", lambda: self.model.heartbeat(task, attempt, token), answer.get("stop"), error)
 
     async def _report(self) -> None:
@@ -221,7 +240,7 @@ class AttemptCalls(Walk):
         return current and attempt.deadline is not None and attempt.deadline <= self.model.now
 
     def _said(self) -> str:
-        never = [said for said in OUTCOMES if not self.seen[said, "taken"]]
+        never = [said for said, _ in self.missing() if said in OUTCOMES]
         if never and self.odds(0.4):
             return self.chance.choice(never)
         return self.chance.choices(list(OUTCOMES), list(OUTCOMES.values()))[0]
@@ -242,6 +261,7 @@ class AttemptCalls(Walk):
         assert status == 200, answer
         for (some, fields, wait), told in zip(reports, answer["completions"], strict=True):
             self._judge_outcome(some, fields, wait, told, told.get("error"))
+        self.hear(claim, answer["claim"])
         self._take(claim, answer["claim"]["attempts"])
         self.count("reports", "of one" if first is second else "of two")
 

@@ -20,7 +20,8 @@ UNSETTLED = ("running", "queued", "waiting", "outcome-unknown")
 class RunCalls(AttemptCalls):
     """Calls of durable runs."""
 
-    CALLS: ClassVar[dict[str, float]] = {"step_of": 10, "child": 3, "signal": 5, "read": 1, "get": 1.5}
+    CALLS: ClassVar[dict[str, float]] = {"step_of": 10, "child": 3, "signal": 5, "read": 2.5, "get": 1.5}
+    ASKED: ClassVar[dict[str, str]] = {"step": "step_of", **dict.fromkeys(("list journal", "list steps", "list children"), "get")}
 
     async def _step_of(self) -> None:
         if (some := self.some_full("step") or self.some(*UNENDED)) is None:
@@ -181,7 +182,10 @@ class RunCalls(AttemptCalls):
             return
         if chance < 0.3:
             answer = await self.call(self.play.http.worker, "GET", path, headers=headers, params={"cursor": "nonsense"})
-            self.judge("read", lambda: self.model.read(task, attempt, token, valid=False), None, answer[1])
+            if answer[1].get("code") == "INVALID_CURSOR":  # a lease that is none may be told first
+                self.count("read", "INVALID_CURSOR")
+            else:
+                self.judge("read", lambda: self.model.read(task, attempt, token, valid=False), None, answer[1])
             return
         code, body = await self.call(self.play.http.worker, "GET", path, headers=headers, params={"limit": 200})
 
@@ -226,6 +230,10 @@ class RunCalls(AttemptCalls):
             assert [_item(what, one) for one in body["items"]] == self._wanted(task.id, what)
         else:
             assert (body["status"], body["attempts"]) == (task.status, task.attempts)
+            if task.status in ("queued", "waiting"):
+                why, wanted = body["waiting"]["reason"], self.model.reasons(task)
+                assert why in wanted, f"the service says it waits for {why}, the model for one of {wanted}"
+                self.count("get of what waits", why)
             assert [step["name"] for step in body["steps"]] == [found[0] for found in self._wanted(task.id, "steps")]
             assert [child["taskId"] for child in body["children"]] == [found[1] for found in self._wanted(task.id, "children")]
         self.count(name, "taken")

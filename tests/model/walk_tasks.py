@@ -1,13 +1,13 @@
-"""What producers and operators do, registrations, and the passing of much time."""
+"""What producers and operators do with tasks, and the passing of much time."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from model.records import SETTLED, UNSAFE, Attempt, Task
+from model.records import SETTLED, Attempt, Task
 from model.service_model import WAIT_LIMIT
 from model.walk import NOWHERE
-from model.walk_attempts import KEYS, WORKER
+from model.walk_attempts import KEYS
 from model.walk_runs import TOO_LARGE, UNSETTLED, RunCalls
 from support.play import Json
 
@@ -28,8 +28,6 @@ class TaskCalls(RunCalls):
         "resolve": 4,
         "rerun": 2,
         "list": 0.5,
-        "register": 1,
-        "end_instance": 0.5,
         "sweep": 2,
         "wait_limit": 0.3,
     }
@@ -68,6 +66,9 @@ class TaskCalls(RunCalls):
         self.judge(
             "submit", lambda: self.model.submit(str(answer.get("id")), body, key), told, None if ok else answer, again=again
         )
+        if status == 201:
+            warned = any(warning["code"] == "TYPE_NEVER_REGISTERED" for warning in answer["warnings"])
+            assert warned == ("demo/hello" not in self.model.known)
 
     def _key(self, asked: dict[str, Any]) -> str:
         key = f"key-{len(self.keys)}"
@@ -224,7 +225,7 @@ class TaskCalls(RunCalls):
         task, attempt, _, _ = self.chance.choice(found or self.held)
         return task, attempt
 
-    # lists and registration
+    # lists
 
     async def _list(self) -> None:
         if self.odds(0.4):
@@ -237,38 +238,6 @@ class TaskCalls(RunCalls):
         assert code == 200, page
         assert sorted(item["id"] for item in page["items"]) == sorted(wanted) if len(wanted) < 200 else page["nextCursor"]
         self.count("list", "taken")
-
-    async def _register(self) -> None:
-        strict = self.model.handlers.get((WORKER, "demo/hello"), ("pure", True))[0] == UNSAFE
-        both = [(WORKER, "demo/hello"), ("sleeper", "demo/offline")]
-        worker, type_ = self.chance.choice(both[:1] if strict else both if self.model.gone else both[1:])
-        build, replace = self.chance.choice([None, "1", "2", "3"]), self.odds(0.2)
-        safety, reconciles = self.chance.choice(
-            [("pure", False), ("pure", True), ("pure", True), ("idempotent", True), (UNSAFE, True)]
-        )
-        handler = {"type": type_, "schemaVersion": 1, "effectSafety": safety, "reconciles": reconciles}
-        body = {"instanceId": "one", "slots": 1, "handlers": [handler], "replace": replace} | ({"build": build} if build else {})
-        if self.odds(0.15):
-            no = await self.call(self.play.http.worker, "PUT", f"/v1/workers/{worker}", body | {"handlers": [handler] * 2})
-            self.refused("register", no, "INVALID_REQUEST")
-            return
-        code, answer_body = await self.call(self.play.http.worker, "PUT", f"/v1/workers/{worker}", body)
-        error = None if code == 200 else answer_body
-
-        def judge() -> None:
-            self.model.register(worker, build, replace=replace, safety=safety, reconciles=reconciles, type_=type_)
-
-        if self.judge("register", judge, None, error):
-            if worker == WORKER:
-                self.model.served[type_] = self.model.now
-            else:
-                self.model.gone["one"] = False
-
-    async def _end_instance(self) -> None:
-        name = "nobody" if self.odds(0.3) else "one"
-        code, answer = await self.call(self.play.http.worker, "DELETE", f"/v1/workers/sleeper/instances/{name}")
-        told, again = answer.get("duplicate"), bool(answer.get("duplicate"))
-        self.judge("end instance", lambda: self.model.end_instance(name), told, None if code == 200 else answer, again=again)
 
     # time
 
@@ -308,7 +277,6 @@ class TaskCalls(RunCalls):
         seconds = WAIT_LIMIT + KEY_LIFE
         self.clock.advance(seconds)
         self.model.now += seconds
-        self.model.gone.clear()  # forgotten
         await self._sweep_both()
 
     async def _sweep_both(self) -> None:

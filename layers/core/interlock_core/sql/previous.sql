@@ -1,5 +1,5 @@
 -- Tasks of a schedule that wait until an earlier one has ended (hold 'previous'): lets the oldest in once nothing of its schedule
--- that was let in before is unsettled. One whose outcome is unknown has not ended.
+-- that came before it is unsettled. One whose outcome is unknown has not ended.
 -- Locks: tasks with SKIP LOCKED, so it waits for nobody; what it passed over, or a crash left, the sweep finds.
 -- Called by previous.release after whatever ends a task, and previous.repair.
 
@@ -7,14 +7,16 @@
 WITH clock AS MATERIALIZED (SELECT app_now() AS now),
 first AS MATERIALIZED (
     SELECT f.id FROM json_to_recordset(%(schedules)s::json) AS w(owner text, name text) CROSS JOIN LATERAL (
-        SELECT t.id FROM tasks t
+        SELECT t.id, t.created_at FROM tasks t
         WHERE t.project = %(project)s AND t.schedule_name = w.name AND coalesce(t.schedule_owner, '') = w.owner
           AND t.finished_at IS NULL AND t.hold = 'previous'
         ORDER BY t.created_at, t.id LIMIT 1) f
     WHERE NOT EXISTS (
         SELECT FROM tasks t
         WHERE t.project = %(project)s AND t.schedule_name = w.name AND coalesce(t.schedule_owner, '') = w.owner
-          AND t.finished_at IS NULL AND t.hold IS DISTINCT FROM 'previous')
+          AND t.finished_at IS NULL AND t.hold IS DISTINCT FROM 'previous'
+          -- one that came later (the schedule may allow overlap by now) stands before nobody
+          AND (t.created_at, t.id) < (f.created_at, f.id))
 ), locked AS MATERIALIZED (
     SELECT t.id FROM first f CROSS JOIN LATERAL (
         SELECT id FROM tasks WHERE id = f.id AND status = 'queued' AND hold = 'previous' FOR NO KEY UPDATE SKIP LOCKED) t
@@ -29,7 +31,7 @@ SELECT DISTINCT w.project, coalesce(w.schedule_owner, '') AS owner, w.schedule_n
 WHERE w.status = 'queued' AND w.hold = 'previous' AND NOT EXISTS (
     SELECT FROM tasks t
     WHERE t.project = w.project AND t.schedule_name = w.schedule_name AND coalesce(t.schedule_owner, '') = coalesce(w.schedule_owner, '')
-      AND t.finished_at IS NULL AND t.hold IS DISTINCT FROM 'previous')
+      AND t.finished_at IS NULL AND t.hold IS DISTINCT FROM 'previous' AND (t.created_at, t.id) < (w.created_at, w.id))
 LIMIT 1000
 
 -- :: superseded
