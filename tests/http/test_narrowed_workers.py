@@ -159,3 +159,10 @@ async def test_the_database_judges_as_the_service_does(database: Database) -> No
         assert [row.yes for row in rows] == expected, (seed, patterns)
         assert [bool(re.search(key.scope or "", f"{name}\nü.*\nw")) for name in names] == expected, (seed, patterns)
         assert not re.search(key.scope or "", f"{names[0]}\nüxx\nw")
+
+
+async def test_a_key_of_a_hundred_intricate_globs_still_reports(play: Play) -> None:
+    attempt = await play.run()
+    key = await narrowed(play, types=[*(["[!a]*" * 50 + "/*"] * 98), "*" * 255, "demo/*"])
+    (answer,) = (await key.post("/v1/attempts/heartbeat", json={**WHO, "attempts": [ids(attempt)]})).json()["attempts"]
+    assert answer["stop"] is None

@@ -100,15 +100,15 @@ def _literally(name: str) -> str:
 
 def _expression(pattern: str) -> str:
     """The regular expression of a glob, in what `re` and Postgres have in common."""
-    found = []
+    found: list[str] = []
     for piece in re.findall(r"\[!?\]?[^\]]*\]|.", pattern):
         if piece == "*":
-            found.append("[^\n]*")
+            found += [] if found[-1:] == ["[^\n]*"] else ["[^\n]*"]
         elif piece == "?":
             found.append("[^\n]")
         elif len(piece) > 1:  # a set: spelled out, since ranges and classes are read differently
-            members = [c for c in _OF_TYPES if fnmatchcase(c, piece)]
-            found.append(f"(?:{'|'.join(map(_literally, members))})" if members else "\n\n")  # matches nothing
+            members = "".join(_literally(c) for c in _OF_TYPES if fnmatchcase(c, piece))
+            found.append(f"[{members}]" if members else "\n\n")  # matches nothing
         else:
             found.append(_literally(piece))
     return "".join(found)
@@ -233,10 +233,7 @@ async def mint(database: Database, request: Any, project: str | None, created_by
         raise NotFound(f"there is no project {project}") from None
     if rows:
         return {**_view(rows[0]), "key": key, "duplicate": False}
-    row = (await database.one(sql.find_by_idempotency_key(project=project or "", idempotency_key=request.idempotency_key)))[0]
-    if bytes(row.request_hash) != request_hash:
-        raise IdempotencyConflict(f"the idempotency key made key {row.id} from another request")
-    return {**_view(row), "duplicate": True}
+    return await _made_before(database, project, request.idempotency_key, request_hash)
 
 
 def _view(row: Any) -> dict[str, Any]:
@@ -301,9 +298,15 @@ async def rotate(database: Database, caller: Key, key_id: str, request: Rotate) 
         )
     except Refused:
         raise KeyRevoked(f"the key {key_id} was revoked; a rotation would bring it back") from None
-    row = rows[0]
-    if row.id == new_key_id:
-        return {**_view(row), "key": key, "duplicate": False}
+    if rows:
+        return {**_view(rows[0]), "key": key, "duplicate": False}
+    return await _made_before(database, caller.project, request.idempotency_key, request_hash)
+
+
+async def _made_before(
+    database: Database, project: str | None, idempotency_key: str | None, request_hash: bytes
+) -> dict[str, Any]:
+    row = (await database.one(sql.find_by_idempotency_key(project=project or "", idempotency_key=idempotency_key)))[0]
     if bytes(row.request_hash) != request_hash:
         raise IdempotencyConflict(f"the idempotency key made key {row.id} from another request")
     return {**_view(row), "duplicate": True}

@@ -21,6 +21,7 @@ resume_sql = statements("resume")
 wait_sql = statements("wait_limit")
 sweep_sql = statements("sweep")
 retention_sql = statements("retention")
+controls_sql = statements("controls")
 
 SWEEP_SECONDS = 20.0
 _encode = msgspec.json.Encoder().encode
@@ -144,5 +145,5 @@ async def retain(database: Database, settings: Settings, seconds: float = 20.0, 
             done[name] += getattr(row, name)
         if not row.tasks:  # a batch that was not full may have let go of children
             break
-    await database.one(retention_sql.done())
+    await database.run(controls_sql.forget(ttl=settings.idempotency_ttl_seconds, limit=5000), retention_sql.done())
     return done

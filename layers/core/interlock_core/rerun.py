@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -24,12 +25,16 @@ async def rerun(
 ) -> tuple[dict[str, Any], bool]:
     """A new task like the settled one, with another input if given; its view and whether it is new.
 
-    Raises TaskNotFinished, OutcomeUnknown, IdempotencyConflict, NotFound, PayloadTooLarge. A rerun never inherits the
-    first task's key; its own key names one rerun.
+    Raises TaskNotFinished, OutcomeUnknown, IdempotencyConflict, NotFound, ScopeDenied, PayloadTooLarge. A rerun never
+    inherits the first task's key; its own key names one rerun, and a repeat is answered even where the source is gone.
     """
+    with suppress(NotFound):  # of a source that is gone: the statement says what that means
+        await tasks.check_scope(database, key, source)
     if input_text is not None:
         check_size(input_text, "/input")
     new = await insert(database, settings, key.project, source, request, input_text)
+    if new.deduplicated:
+        await tasks.check_scope(database, key, new.task_id)
     row = await tasks.find(database, key.project, new.task_id)
     view = await tasks.show(database, settings, key.project, row)
     view["deduplicated"] = new.deduplicated
@@ -49,18 +54,7 @@ async def insert(
         fields["keepEffectKeys"] = "true"
     digest, hashes = canonical.fingerprint(fields)
     task_id = new_id()
-    reserve = []
-    if request.idempotency_key is not None:
-        named = {
-            "id": task_id,
-            "idempotency_key": request.idempotency_key,
-            "hash": digest.hex(),
-            "version": canonical.VERSION,
-            "fields": hashes,
-        }
-        reserve = [
-            submitting.sql.reserve(project=project, rows=submitting.as_json([named]), ttl=settings.idempotency_ttl_seconds)
-        ]
+    reserve = submitting.reserve(project, settings, task_id, request.idempotency_key, digest, hashes)
     try:
         results = await database.run(
             *reserve,
@@ -77,10 +71,7 @@ async def insert(
         )
     except Refused as refused:
         raise _told(str(refused), source, request) from None
-    rows = results[-1]
-    if not rows:
-        raise NotFound(f"there is no task {source} in this project")
-    new = rows[0]
+    new = results[-1][0]
     if new.concurrency_key is not None:
         await database.run(submitting.sql.lock_keys(project=project, keys=[new.concurrency_key], call=new_id()))
     await admission.admit(database, project, [new.concurrency_key])
@@ -91,6 +82,8 @@ async def insert(
 
 def _told(reason: str, source: UUID, request: Rerun) -> Problem:
     """What a refusal of the statement means."""
+    if reason == "NOT_FOUND":
+        return NotFound(f"there is no task {source} in this project")
     if reason == "IDEMPOTENCY_CONFLICT":
         return IdempotencyConflict(f"the idempotency key {request.idempotency_key!r} names another request")
     if reason == "NO_STEP":

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -335,25 +336,20 @@ async def trigger(
     """Makes a task of the schedule at once, paused or not; its view and whether it is new. Its instants stay as they are.
 
     Unless the schedule allows overlap, the task waits for those before it (with `cancel-previous`, they are asked to end).
-    Raises NotFound, ScopeDenied, IdempotencyConflict.
+    A repeat is answered even where the schedule is gone. Raises NotFound, ScopeDenied, IdempotencyConflict.
     """
-    row = await _row(database, key.project, owner, name)
+    place = {"owner": owner, "name": name}
+    digest, hashes = canonical.fingerprint({"trigger": canonical.write([owner, name])})
+    try:
+        row = await _row(database, key.project, owner, name)
+    except NotFound:
+        named_before = await database.one(submitting.sql.conflict(project=key.project, keys=[idempotency_key or ""]))
+        if not named_before or bytes(named_before[0].hash) != digest:
+            raise
+        return await _triggered(database, settings, key, named_before[0].task_id, new=False), False
     check_scope(key, row.type)
     task_id = new_id()
-    digest, hashes = canonical.fingerprint({"trigger": canonical.write([owner, name])})
-    steps: list[Step] = []
-    if idempotency_key is not None:
-        named = {
-            "id": task_id,
-            "idempotency_key": idempotency_key,
-            "hash": digest.hex(),
-            "version": canonical.VERSION,
-            "fields": hashes,
-        }
-        steps.append(
-            submitting.sql.reserve(project=key.project, rows=submitting.as_json([named]), ttl=settings.idempotency_ttl_seconds)
-        )
-    place = {"owner": owner, "name": name}
+    steps = submitting.reserve(key.project, settings, task_id, idempotency_key, digest, hashes)
     steps.append(sql.lock(project=key.project, **place))
     steps.append(sql.trigger(**_who(key), **place, id=task_id, hash=digest, idempotency_key=idempotency_key))
     limited = msgspec.json.decode(row.options).get("concurrency_key")
@@ -365,19 +361,24 @@ async def trigger(
         ]
     try:
         results = await database.run(*steps)
-    except Refused:
+    except Refused as refused:
+        if str(refused) == "NOT_FOUND":
+            raise NotFound(f"there is no schedule {name} any more") from None
         raise IdempotencyConflict(f"the idempotency key {idempotency_key!r} names another request") from None
     found = {step.name: rows for step, rows in zip(steps, results, strict=True)}
-    if not found["schedules.trigger"]:
-        raise NotFound(f"there is no schedule {name} any more")
     made = found["schedules.trigger"][0]
     new = made.id is not None
     if new:
         await firings.follow(database, key.project, [made], found.get("admit.admit", []))
-    task = await tasks.find(database, key.project, made.task_id)
+    return await _triggered(database, settings, key, made.task_id, new=new), new
+
+
+async def _triggered(database: Database, settings: Settings, key: Key, task_id: UUID, *, new: bool) -> dict[str, Any]:
+    task = await tasks.find(database, key.project, task_id)
+    check_scope(key, task.type)
     view = await tasks.show(database, settings, key.project, task)
     view["deduplicated"] = view["duplicate"] = not new
-    return view, new
+    return view
 
 
 def broken(project: str) -> Step:

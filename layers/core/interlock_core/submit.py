@@ -257,6 +257,14 @@ def _store(project: str, settings: Settings, rows: list[dict[str, Any]], keys: l
     return steps
 
 
+def reserve(project: str, settings: Settings, task_id: UUID, key: str | None, digest: bytes, fields: str) -> list[Step]:
+    """The step that takes an idempotency key for one new task of a request with this fingerprint; none without a key."""
+    if key is None:
+        return []
+    named = {"id": task_id, "idempotency_key": key, "hash": digest.hex(), "version": canonical.VERSION, "fields": fields}
+    return [sql.reserve(project=project, rows=as_json([named]), ttl=settings.idempotency_ttl_seconds)]
+
+
 def as_json(rows: list[dict[str, Any]]) -> str:
     """Rows as one JSON parameter, without what is null: most of a plain task is."""
     return _encode([{name: value for name, value in row.items() if value is not None} for row in rows]).decode()

@@ -97,11 +97,40 @@ WHERE project = %(project)s AND (%(after_at)s::timestamptz IS NULL OR (at, id) <
 ORDER BY at DESC, id DESC LIMIT %(limit)s
 
 -- :: answer
-SELECT hash, answer FROM answers WHERE project = %(project)s AND key = %(key)s
+SELECT hash, answer FROM answers WHERE project = %(project)s AND key = %(key)s AND at > (SELECT app_now()) - make_interval(secs => %(ttl)s)
 
--- :: keep_answer
-INSERT INTO answers (project, key, hash, answer, at) VALUES (%(project)s, %(key)s, %(hash)s, %(answer)s, app_now())
-ON CONFLICT (project, key) DO NOTHING
+-- :: enter
+-- Takes the key of a call that works in parts: new, its day over, or left by a call like it that was cut. Its `answer` is then how far
+-- that one came: what was there when the first one began is what the call is about. No row: the key names another call, one under
+-- way, or one that was answered.
+INSERT INTO answers (project, key, hash, answer, at)
+SELECT %(project)s, %(key)s, %(hash)s, json_build_object('underWay', true, 'matched', 0, 'changed', 0, 'afterAt', rfc3339(now),
+       'afterId', 'ffffffff-ffff-ffff-ffff-ffffffffffff')::text, now FROM app_now() AS now
+ON CONFLICT (project, key) DO UPDATE
+    SET hash = excluded.hash, at = excluded.at,
+        answer = CASE WHEN answers.at <= excluded.at - make_interval(secs => %(ttl)s) THEN excluded.answer ELSE answers.answer END
+    WHERE answers.at <= excluded.at - make_interval(secs => %(ttl)s)
+       OR answers.hash = excluded.hash AND answers.at <= excluded.at - make_interval(secs => %(left_seconds)s)
+          AND answers.answer::json ->> 'underWay' IS NOT NULL
+RETURNING answer, at
+
+-- :: advance
+-- How far a call came, or its answer; refused where another took it over.
+WITH moved AS (
+    UPDATE answers SET answer = %(answer)s, at = greatest(app_now(), at + interval '1 microsecond')
+    WHERE project = %(project)s AND key = %(key)s AND at = %(held)s RETURNING at
+)
+SELECT CASE WHEN NOT EXISTS (SELECT FROM moved) THEN refuse('TAKEN_OVER') END, (SELECT at FROM moved) AS at
+
+-- :: let_go
+-- A call that failed on its way: the next one like it goes on at once.
+UPDATE answers SET at = at - make_interval(secs => %(left_seconds)s) WHERE project = %(project)s AND key = %(key)s AND at = %(held)s
+
+-- :: forget
+WITH old AS MATERIALIZED (
+    SELECT ctid FROM answers WHERE at < (SELECT app_now()) - make_interval(secs => %(ttl)s) ORDER BY at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+)
+DELETE FROM answers a WHERE a.ctid = ANY(ARRAY(SELECT ctid FROM old)) RETURNING 1
 
 -- :: note
 INSERT INTO audit (id, project, at, key_id, action, target, detail)

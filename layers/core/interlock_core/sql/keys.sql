@@ -46,7 +46,8 @@ WITH found AS MATERIALIZED (
 SELECT * FROM changed
 
 -- :: rotate
--- A new key with the same rights; the old one lives on for the overlap at most. A repeat finds the key it made.
+-- A new key with the same rights; the old one lives on for the overlap at most. No row back: its idempotency key made one
+-- before, which a statement of its own has to find: a call that waited for the row does not see what was made meanwhile.
 WITH old AS MATERIALIZED (
     SELECT k.* FROM keys k WHERE k.id = %(id)s AND k.project = %(project)s FOR UPDATE
 ), made AS (
@@ -64,8 +65,7 @@ WITH old AS MATERIALIZED (
     INSERT INTO audit (id, project, at, key_id, action, target, detail)
     SELECT %(audit_id)s, project, created_at, %(by)s, 'key-rotated', %(id)s, json_build_object('newKey', id)::text FROM made
 )
-SELECT made.*, true AS found FROM made
-UNION ALL SELECT k.*, true FROM keys k, old WHERE NOT EXISTS (SELECT FROM made) AND k.project = %(project)s AND k.idempotency_key = %(idempotency_key)s
+SELECT * FROM made
 
 -- :: insert_project
 WITH made AS (

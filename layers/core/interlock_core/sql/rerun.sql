@@ -57,5 +57,11 @@ source AS MATERIALIZED (
     FROM made, kept k
 )
 SELECT coalesce(s.owner, %(id)s) AS task_id, s.owner IS NOT NULL AND s.owner <> %(id)s AS deduplicated, s.concurrency_key, s.type,
-       s.schema_version, s.pool, s.status
+       s.schema_version, s.pool
 FROM source s, checked
+UNION ALL
+-- The source is not there. A repeat is answered all the same; for anything else nothing is kept, and the key names nothing.
+SELECT i.task_id, true, NULL, NULL, NULL, NULL
+FROM (SELECT) one LEFT JOIN idempotency i ON i.project = %(project)s AND i.key = %(idempotency_key)s AND i.task_id <> %(id)s
+WHERE NOT EXISTS (SELECT FROM source)
+  AND CASE WHEN i.task_id IS NULL THEN refuse('NOT_FOUND') WHEN i.hash <> %(hash)s THEN refuse('IDEMPOTENCY_CONFLICT') ELSE true END

@@ -152,3 +152,9 @@ source AS MATERIALIZED (
 )
 SELECT coalesce(s.named, %(id)s) AS task_id, m.id, m.type, m.schema_version, m.pool, m.hold, m.concurrency_key, s.owner, s.name
 FROM checked, source s LEFT JOIN made m ON true
+UNION ALL
+-- The schedule is not there. A repeat is answered all the same; for anything else nothing is kept, and the key names nothing.
+SELECT i.task_id, NULL, NULL, NULL, NULL, NULL, NULL, %(owner)s, %(name)s
+FROM (SELECT) one LEFT JOIN idempotency i ON i.project = %(project)s AND i.key = %(idempotency_key)s AND i.task_id <> %(id)s
+WHERE NOT EXISTS (SELECT FROM source)
+  AND CASE WHEN i.task_id IS NULL THEN refuse('NOT_FOUND') WHEN i.hash <> %(hash)s THEN refuse('IDEMPOTENCY_CONFLICT') ELSE true END
