@@ -90,3 +90,21 @@ async def test_no_answer_is_larger_than_the_platform_carries(play: Play, count: 
     assert len(json.dumps(answer.text)) < 5_500_000
     page = await play.http.operator.get("/v1/tasks?limit=200")
     assert (page.status_code, len(page.json()["items"])) == (200, 200)
+
+
+async def test_a_claim_of_tasks_with_large_tags_fits_and_says_that_there_are_more(play: Play) -> None:
+    tags = {"😀" * 250 + str(n): '"' * 255 for n in range(16)}
+    trace = {"traceparent": "é" * 255, "tracestate": '"' * 512}
+    task: dict[str, Any] = {**TASK, "input": '"' * 5_000, "tags": tags, "trace": trace}
+    for _ in range(5):
+        body = json.dumps({"tasks": [task] * 20}, ensure_ascii=False).encode()
+        assert (await play.http.producer.post("/v1/tasks/batch", content=body)).status_code == 201
+    left, met = True, 0
+    while left:
+        answer = await play.http.worker.post("/v1/claims", json=play.claim_body(type=TASK["type"], slots=100))
+        assert answer.status_code == 200, answer.text[:300]
+        assert len(json.dumps(answer.text, ensure_ascii=False).encode()) < 5_500_000
+        assert {len(attempt["tags"]) for attempt in answer.json()["attempts"]} == {16}
+        met += len(answer.json()["attempts"])
+        left = answer.json()["more"]
+    assert met == 100

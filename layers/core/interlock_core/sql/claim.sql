@@ -63,7 +63,9 @@ mine AS MATERIALIZED (
     SELECT q.*, row_number() OVER (PARTITION BY q.concurrency_key ORDER BY q.priority DESC, q.due_at, q.id) AS place
     FROM mine, clock, h CROSS JOIN LATERAL (
         SELECT t.id, t.type, t.schema_version, t.priority, t.due_at, t.concurrency_key, t.concurrency_limit,
-               octet_length(t.input) + least(t.steps_bytes + 100 * t.steps_stored, %(step_budget)s) AS bytes
+               -- all of an answer's item that has no fixed size
+               octet_length(t.input) + coalesce(octet_length(t.tags::text), 0) + coalesce(octet_length(t.trace), 0)
+                   + least(t.steps_bytes + 100 * t.steps_stored, %(step_budget)s) AS bytes
         FROM tasks t
         WHERE t.project = %(project)s AND t.type = h.type AND t.schema_version = h.schema_version AND t.pool = %(pool)s
           AND t.status = 'queued' AND t.hold IS NULL AND mine.yes
