@@ -312,3 +312,17 @@ async def test_a_task_that_waits_does_not_wait_for_what_came_after_it(timetable:
     await play.complete(old)
     assert (await play.get(later["taskId"]))["status"] == "running"
     assert [claimed["taskId"] for claimed in await play.claim(slots=5)] == [waits["id"]]
+
+
+async def test_a_task_that_waits_asks_only_those_before_it_to_end(timetable: Timetable, play: Play) -> None:
+    await timetable.put(everySeconds=60, overlap="cancel-previous", leaseSeconds=3600)
+    await timetable.tick(60)
+    [old] = await play.claim()
+    await timetable.tick(60)
+    await timetable.put(everySeconds=60, leaseSeconds=3600)
+    await timetable.tick(60)
+    [later] = await play.claim(slots=5)
+    await timetable.put(everySeconds=60, overlap="cancel-previous", leaseSeconds=3600)
+    await timetable.fire()
+    asked = [(await play.get(attempt["taskId"]))["cancelRequested"] for attempt in (old, later)]
+    assert asked == [True, False]

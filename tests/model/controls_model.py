@@ -33,7 +33,7 @@ class Controls(Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bulks: dict[str, tuple[Any, tuple[int, int, int]]] = {}  # by key: what was asked, what was answered
+        self.bulks: dict[str, tuple[int, Any, tuple[int, int, int]]] = {}  # by key: when, what was asked, what was answered
 
     def bulk(self, action: str, tasks: list[Task], *, dry: bool) -> tuple[int, int, int]:
         """(matched, changed, skipped); the new tasks of a rerun are the caller's."""

@@ -115,7 +115,6 @@ class Task:
     rerun_of: str | None = None
     schedule: Place | None = None  # that made it
     before: list[str] = field(default_factory=list)  # tasks of its schedule that are to end before it starts
-    pushes: bool = False  # it asks them to cancel
     policy: dict[str, Any] = field(default_factory=dict)  # what its first claim took from a registration
     effects: str = ""  # the scope of its effect keys
     big: int = 0  # outputs that count against the limit of bytes

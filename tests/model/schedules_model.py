@@ -44,6 +44,11 @@ class Schedule:
         """What it says of tasks that have not ended."""
         return str(self.body.get("overlap", "allow"))
 
+    @property
+    def pushes(self) -> bool:
+        """Whether a task that waits asks those before it to end."""
+        return self.overlap == "cancel-previous"
+
     def after(self, instant: int) -> int:
         """Its first instant after that one."""
         return self.anchor + max(1, (instant - self.anchor) // self.every + 1) * self.every
@@ -155,7 +160,7 @@ class Schedules(Fleet):
                     done[outcome] += 1
         self.ticked = self.now
         for task in list(self.tasks.values()):
-            if task.status == "queued" and task.pushes and task.schedule in self.schedules:
+            if task.status == "queued" and task.schedule in self.schedules and self.schedules[task.schedule].pushes:
                 self._push(task)
         return done
 
@@ -181,17 +186,17 @@ class Schedules(Fleet):
     def _deal(self, schedule: Schedule, instant: int, others: list[int], find: Find) -> str:
         """What becomes of one instant; `others` are dealt with at the same time."""
         before = self._unended(schedule.place)
-        if not (schedule.overlap == "skip" and before):
+        # of several that are dealt with together one runs: the first, behind which the others are skipped, or the last, to which
+        # the others would give way at once
+        runs = {"skip": others[0], "cancel-previous": others[-1]}.get(schedule.overlap, instant)
+        if instant != runs or (schedule.overlap == "skip" and before):
+            outcome = "skipped"
+        else:
             try:
                 self.require(schedule.body["type"], schedule.body.get("requireWorker"))
             except Refused:
                 self.met["firing", "refused"] += 1
                 return "refused"
-        if schedule.overlap == "skip" and before:
-            outcome = "skipped"
-        elif schedule.overlap == "cancel-previous" and instant != others[-1]:
-            outcome = "skipped"  # the next one would cancel it at once
-        else:
             outcome = "fired"
             self._make(schedule, find(schedule.place, instant), instant, waits=schedule.overlap == "cancel-previous")
         self.met["firing", f"{schedule.overlap}: {outcome}{' behind others' if outcome == 'fired' and before else ''}"] += 1
@@ -208,8 +213,7 @@ class Schedules(Fleet):
         body = {"priority": 0} | {name: value for name, value in schedule.body.items() if name not in own}
         task = self.add(task_id, schedule.body["type"], body, due=due)
         task.schedule, task.before = schedule.place, before
-        task.pushes = schedule.overlap == "cancel-previous"
-        if task.pushes:
+        if schedule.pushes:
             self._push(task)
         return task
 

@@ -11,7 +11,7 @@ from model.service_model import TYPES
 from model.walk_attempts import KEYS
 from model.walk_fleet import FleetCalls
 from model.walk_runs import UNSETTLED
-from model.walk_tasks import SUBMIT
+from model.walk_tasks import KEY_LIFE, SUBMIT
 from support.play import Json
 
 
@@ -138,9 +138,9 @@ class ControlCalls(FleetCalls):
             body = {"filter": {"stats": "queued"}, "action": action, "idempotencyKey": "wrong"}
             self.refused("bulk", await self.call(self.play.http.operator, "POST", path, body), "INVALID_REQUEST")
             return
-        if self.model.bulks and self.rare(0.3, "bulk", "again", "IDEMPOTENCY_CONFLICT"):
-            key = self.chance.choice(sorted(self.model.bulks))
-            asked, told = self.model.bulks[key]
+        young = [(asked, told) for at, asked, told in self.model.bulks.values() if at > self.model.now - KEY_LIFE]
+        if young and self.rare(0.3, "bulk", "again", "IDEMPOTENCY_CONFLICT"):
+            asked, told = self.chance.choice(young)
             if self.odds(0.5):
                 no = await self.call(self.play.http.operator, "POST", path, asked | {"filter": {"type": "demo/other"}})
                 self.refused("bulk", no, "IDEMPOTENCY_CONFLICT")
@@ -159,7 +159,7 @@ class ControlCalls(FleetCalls):
         if action == "rerun" and not dry:
             self._find_reruns(matched, sources)
         if not dry:
-            self.model.bulks[asked["idempotencyKey"]] = (asked, told)
+            self.model.bulks[asked["idempotencyKey"]] = (self.model.now, asked, told)
         self.judge("bulk", lambda: (*told, False), _counts(answer), None)
         if told[1] and not dry:
             self.count(f"bulk {action}", "some refused it" if told[2] else "taken")

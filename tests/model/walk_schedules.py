@@ -268,3 +268,5 @@ class ScheduleCalls(ControlCalls):
                 await self.call(self.play.http.producer, "DELETE", self._path(place))
                 self.model.remove_schedule(place)
         await super()._wait_limit()
+        self.compare()
+        await self._tick()

@@ -35,13 +35,13 @@ WHERE w.status = 'queued' AND w.hold = 'previous' AND NOT EXISTS (
 LIMIT 1000
 
 -- :: superseded
--- Tasks that are to end because a later one of their schedule waits for it, and that were not asked yet. Of the tasks that wait
--- themselves, all but the last are to end.
+-- Tasks that are to end because a later one of their schedule waits for it, and that were not asked yet: those that came before it.
+-- Of the tasks that wait themselves, all but the last are to end.
 SELECT DISTINCT t.project, t.id FROM tasks w
 JOIN schedules s ON s.project = w.project AND s.owner = coalesce(w.schedule_owner, '') AND s.name = w.schedule_name AND s.overlap = 'cancel-previous'
 JOIN tasks t ON t.project = w.project AND t.schedule_name = w.schedule_name AND coalesce(t.schedule_owner, '') = s.owner AND t.finished_at IS NULL
-    AND t.id <> w.id AND NOT t.cancel_requested AND t.status IN ('queued', 'running', 'waiting')
-    AND (t.hold IS DISTINCT FROM 'previous' OR (t.created_at, t.id) < (w.created_at, w.id))
+    AND NOT t.cancel_requested AND t.status IN ('queued', 'running', 'waiting')
+    AND (t.created_at, t.id) < (w.created_at, w.id)
 WHERE w.status = 'queued' AND w.hold = 'previous' AND (%(project)s::text IS NULL OR w.project = %(project)s)
   AND (%(ids)s::uuid[] IS NULL OR w.id = ANY(%(ids)s))
 ORDER BY t.id LIMIT 1000
