@@ -36,6 +36,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 MOST_POINTER = 1000
+NAME_A_STEP = "Name one of the task's steps: GET /v1/tasks/{id}/steps shows them, and `interlock tasks steps`."
 
 
 class Problem(Exception):

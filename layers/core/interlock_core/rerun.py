@@ -9,7 +9,7 @@ from uuid import UUID
 from . import admission, canonical, hints, tasks
 from . import submit as submitting
 from .db import Database, Refused, statements
-from .errors import IdempotencyConflict, InvalidRequest, NotFound, OutcomeUnknown, Problem, TaskNotFinished
+from .errors import NAME_A_STEP, IdempotencyConflict, InvalidRequest, NotFound, OutcomeUnknown, Problem, TaskNotFinished
 from .ids import new_id
 from .keys import Key
 from .settings import Settings
@@ -87,7 +87,7 @@ def _told(reason: str, source: UUID, request: Rerun) -> Problem:
     if reason == "IDEMPOTENCY_CONFLICT":
         return IdempotencyConflict(f"the idempotency key {request.idempotency_key!r} names another request")
     if reason == "NO_STEP":
-        return InvalidRequest(f"the task has no step named {request.from_step!r}", "/fromStep")
+        return InvalidRequest(f"the task has no step named {request.from_step!r}", "/fromStep", next=NAME_A_STEP)
     if reason.startswith("UNSETTLED_CHILD "):
         name = reason.removeprefix("UNSETTLED_CHILD ")
         return TaskNotFinished(f"its child {name!r} is not settled, and the rerun would keep it")

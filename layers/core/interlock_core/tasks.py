@@ -13,6 +13,7 @@ import msgspec
 from . import ends, fleet
 from .db import Database, statements
 from .errors import (
+    NAME_A_STEP,
     InvalidRequest,
     NotFound,
     ScopeDenied,
@@ -173,7 +174,7 @@ async def resolve(
     verdict, row = verdicts[0], rows[0]
     if not verdict.changed and not verdict.repeated:
         if verdict.before == "outcome-unknown" and str(verdict.attempt_id) == request.attempt_id:
-            raise InvalidRequest(f"the task has no open step named {request.step!r}", "/step")
+            raise InvalidRequest(f"the task has no open step named {request.step!r}", "/step", next=NAME_A_STEP)
         if verdict.before == "outcome-unknown":
             raise TaskNotUnknown(f"the unknown attempt is {verdict.attempt_id}, not {request.attempt_id}")
         raise TaskNotUnknown(f"the task is {verdict.before}", next="Read the task; there is nothing to resolve.")

@@ -40,9 +40,14 @@ def test_a_run_from_outside(cli: Cli, live: Live) -> None:
     kids = cli.run("tasks", "children", task_id, expect=0).out
     assert "nobody/serves@2" in kids
     assert "detached" in kids
+    assert f"resolve {task_id} --step send --as" in cli.run("tasks", "get", task_id, expect=0).out
+    wrong = cli.run("tasks", "resolve", task_id, "--as", "succeeded", "--step", "sned", "--note", "n", expect=4).err
+    assert "the open step is send: --step send settles it alone" in wrong
+    assert "interlock tasks steps" in wrong
     cli.run("tasks", "resolve", task_id, "--as", "succeeded", "--step", "send", "--result", '"sent"', "--note", "seen", expect=0)
     task = live.wait(task_id)
     assert task.result == [None, {"n": 100.0}, "sent"]
+    assert "interlock tasks steps" in cli.run("tasks", "rerun", task_id, "--from-step", "kdi", expect=4).err
     rerun = cli.run("tasks", "rerun", task_id, "--from-step", "kid", "--json", expect=0).json
     ended = live.wait(rerun["id"])
     assert ended.status == "outcome-unknown"

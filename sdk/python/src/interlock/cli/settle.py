@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from enum import Enum
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from interlock.cli.exits import CommandFailed, ExitCode
 from interlock.cli.session import READERS, Session
-from interlock.cli.show import View, failure_text, moment, state_text, type_of
+from interlock.cli.show import View, failure_text, moment, open_step, state_text, type_of
 from interlock.cli.tasks import TaskId
 from interlock.cli.values import bad, read_json, splice
 from interlock.errors import Unreachable
@@ -114,6 +115,8 @@ def find_attempt(session: Session, view: View) -> str:
     notice(f"{type_of(view)} is {view.get('status')}: {failure_text(view.get('failure')) or 'no failure'}")
     where = f"on {attempt.get('workerId')}, {attempt.get('effectSafety')}, started {moment(attempt.get('startedAt'))}"
     notice(f"attempt {attempt['id']} (number {attempt.get('number')}) {where}")
+    if step := open_step(view.get("failure")):
+        notice(f"the open step is {step}: --step {shlex.quote(step)} settles it alone; without --step the whole task is settled")
     return str(attempt["id"])
 
 

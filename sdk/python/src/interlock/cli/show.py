@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -126,10 +127,20 @@ def show_end(out: Output, view: View) -> None:
 
 
 def how_to_resolve(view: View) -> str:
-    """What a person can do about an unknown outcome; nothing about any other."""
+    """What a person can do about an unknown outcome, naming an open step; nothing about any other."""
     if view.get("status") != "outcome-unknown":
         return ""
-    return f"find out what happened, then: interlock tasks resolve {view.get('id')} --as succeeded|failed|requeue --note TEXT"
+    step = open_step(view.get("failure"))
+    what = "what happened" if step is None else f"what happened in the step {step}"
+    named = "" if step is None else f" --step {shlex.quote(step)}"
+    return f"find out {what}, then: interlock tasks resolve {view.get('id')}{named} --as succeeded|failed|requeue --note TEXT"
+
+
+def open_step(failure: Any) -> str | None:
+    """The step that nobody knows about, as a failure names it; None where it names none."""
+    details = failure.get("details") if isinstance(failure, Mapping) else None
+    step = details.get("step") if isinstance(details, Mapping) else None
+    return step if isinstance(step, str) else None
 
 
 def describe_value(value: Any) -> str:
@@ -154,9 +165,41 @@ def event_lines(event: View) -> list[str]:
     if kind == "retry-scheduled":
         return [f"{failure_text(data.get('error'))}; due {moment(data.get('dueAt'))}"]
     if kind == "resolved":
-        return [f"as {data.get('as')}: {data.get('note')}"]
+        return [f"{said('step', data.get('step'))}as {data.get('as')}: {data.get('note')}"]
+    if kind == "step" and data.get("name"):
+        return [step_text(data)]
+    if kind == "suspended" and isinstance(data.get("wait"), Mapping):
+        return [wait_text(data["wait"], data.get("wakeAt"))]
+    if kind == "resumed" and data.get("by"):
+        return [f"{data.get('name')}: by {data['by']}{', at once' if data.get('atOnce') else ''}"]
     rest = {name: value for name, value in data.items() if value is not None}
     return [", ".join(f"{name} {value if isinstance(value, str) else to_json(value)}" for name, value in rest.items())]
+
+
+def said(word: str, value: Any) -> str:
+    """The word and the value before what follows; nothing without a value."""
+    return f"{word} {value} " if value else ""
+
+
+def step_text(data: View) -> str:
+    """What became of a step, or which child it is."""
+    name = data["name"]
+    if data.get("child"):
+        return f"{name}: {type_of(data)}, child {data['child']}{', detached' if data.get('detached') else ''}"
+    words = [str(data.get("status"))] + (["kept from the first task"] if data.get("kept") else [])
+    words += [str(data["effectSafety"])] if data.get("effectSafety") else []
+    words += [f"try {data['tries']}"] if (data.get("tries") or 0) > 1 else []
+    words += ["may be tried again"] if data.get("status") == "failed" and data.get("final") is False else []
+    words += [failure_text(data["error"])] if data.get("error") else []
+    return f"{name}: {', '.join(words)}"
+
+
+def wait_text(wait: View, until: Any) -> str:
+    """What a run waits for."""
+    words = [f"for the signal {wait['signal']}"] if wait.get("signal") else []
+    words += [f"for {', '.join(map(str, wait['children']))}"] if wait.get("children") else []
+    words += [f"until {moment(until)}"] if until else []
+    return f"{wait.get('name')}: {', '.join(words)}"
 
 
 def log_line(line: View) -> str:
