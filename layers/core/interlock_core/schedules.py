@@ -215,7 +215,8 @@ async def _row(database: Database, project: str, owner: str, name: str) -> Row:
     rows = await database.one(sql.find(project=project, owner=owner, names=[name]))
     if not rows:
         whose = f"worker {owner} has" if owner else "there is"
-        raise NotFound(f"{whose} no schedule {name} in this project", next="List the schedules; those of a worker need ?owner=.")
+        advice = "List the schedules; one that a worker brought is found with its owner: ?owner=, or --owner."
+        raise NotFound(f"{whose} no schedule {name} in this project", next=advice)
     return rows[0]
 
 

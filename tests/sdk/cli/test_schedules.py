@@ -41,6 +41,8 @@ def test_a_schedule_from_put_to_delete(cli: Cli, here: RunHere, live: Live) -> N
 def test_a_schedule_of_a_worker_is_named_with_its_owner(here: RunHere, live: Live) -> None:
     owner = live.type.replace("/", "-")
     here("schedules", "put", "nightly", live.type, "--every", "2h", "--owner", owner, expect=0)
+    assert "--owner" in here("schedules", "show", "nightly", expect=4).err
+    assert "named with --owner" in here("schedules", "delete", "nightly", expect=0).err
     assert here("schedules", "show", "nightly", "--owner", owner, "--json", expect=0).json["everySeconds"] == 7200
     assert "every 7200 s" in here("schedules", "list", "--owner", owner, expect=0).out
     here("schedules", "delete", "nightly", "--owner", owner, expect=0)

@@ -177,7 +177,7 @@ def delete(session: Session, name: Name, owner: Owner = None) -> None:
     else:
         session.out.lines(f"{name} is gone")
     if answer.get("duplicate"):
-        session.out.notice("there was none")
+        session.out.notice("there was none" + ("" if owner else "; one that a worker brought is named with --owner"))
 
 
 def pause(session: Session, name: Name, owner: Owner = None) -> None:
