@@ -81,7 +81,9 @@ class Drive:
         self._played = 0
 
     def __repr__(self) -> str:
-        return f"Drive(status={self._task.status!r}, steps={list(self._task.steps)!r})"
+        ended = f", failure={self._task.failure!r}" if self._task.failure else ""
+        waits = f", waiting={dict(self._task.wait)!r}" if self._task.wait else ""
+        return f"Drive(status={self._task.status!r}{waits}{ended}, steps={list(self._task.steps)!r})"
 
     def __enter__(self) -> Drive:  # noqa: PYI034 (typing.Self is newer than Python 3.10)
         return self
