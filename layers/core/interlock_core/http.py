@@ -271,7 +271,7 @@ async def _caller(request: Request, target: Endpoint) -> Key:
     if key.kind not in target.keys:
         raise ScopeDenied(
             f"this call needs a key of the kind {' or '.join(target.keys)}; the key given is of the kind {key.kind}",
-            next=f"Use a {' or '.join(target.keys)} key of the project.",
+            next=f"Use a key of the project of the kind {' or '.join(target.keys)}.",
         )
     return key
 

@@ -108,6 +108,11 @@ def test_help_shows_the_table(offline: Cli) -> None:
     assert set(MEANINGS) == set(ExitCode)
 
 
+def test_a_wrong_choice_is_told_in_our_words(run_here: RunHere) -> None:
+    said = run_here("tasks", "resolve", "x", "--as", "maybe", "--note", "n", expect=2).err
+    assert "interlock: Invalid value for '--as': 'maybe' is not one of" in said
+
+
 def test_without_a_command_the_help_is_shown(run_here: RunHere) -> None:
     for arguments in ((), ("tasks",), ("keys",)):
         done = run_here(*arguments, expect=2)

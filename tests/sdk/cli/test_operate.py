@@ -44,6 +44,8 @@ def test_bulk_counts_and_acts(cli: Cli, here: RunHere, live: Live) -> None:
     ids = [live.submit(n, delay=3600) for n in range(3)]
     line = ("tasks", "bulk", "cancel", "--type", f"{live.type}@1", "--status", "queued")
     assert here(*line, "--dry-run", expect=0).out == "3 tasks match\n"
+    first = ("--idempotency-key", live.producer.get(ids[0]).idempotency_key)
+    assert here(*line, *first, "--dry-run", expect=0).out == "1 task matches\n"
     assert live.producer.get(ids[0]).status == "queued"
     refused = cli.run(*line, expect=2)
     assert "--yes" in refused.err

@@ -79,6 +79,8 @@ def test_an_instant_is_the_services_to_judge_unless_it_is_a_duration() -> None:
     assert before is not None
     assert after is not None
     assert before < after
+    with pytest.raises(typer.BadParameter, match=r"RFC 3339 .* or how long ago \(2h\)"):
+        read_instant("yesterday", "--created-after", past=True)
     with pytest.raises(typer.BadParameter):
         read_instant("999999999d", "--created-after", past=True)
 

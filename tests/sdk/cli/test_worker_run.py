@@ -52,11 +52,14 @@ def test_it_serves_until_a_signal_drains_it(cli: Cli, live: Live, tmp_path: Path
 def test_what_cannot_be_run_is_told(run_here: RunHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    for name in ("program", "broken", "needs", "quits", "absent"):
+    for name in ("program", "broken", "needs", "quits", "idle", "absent"):
         monkeypatch.delitem(sys.modules, name, raising=False)  # and again after the test
     (tmp_path / "program.py").write_text(PROGRAM.format(spool=str(tmp_path / "spool"), type="a/b"))
     (tmp_path / "broken.py").write_text("import sys\n\nraise ValueError('no good')\n")
     (tmp_path / "needs.py").write_text("import surely_absent\n")
+    (tmp_path / "idle.py").write_text(
+        'import interlock\n\nworker = interlock.TaskWorker(worker_id="idle", url="http://x", key="il_w_1_2")\n'
+    )
     (tmp_path / "quits.py").write_text("raise SystemExit(0)\n")
     said = {
         "program:nothing": ("nothing of program is not there", "program:worker"),
@@ -67,6 +70,7 @@ def test_what_cannot_be_run_is_told(run_here: RunHere, tmp_path: Path, monkeypat
         "broken:worker": ("ValueError: no good", "line 3"),
         "needs:worker": ("surely_absent", "needs.py"),
         "quits:worker": ("SystemExit",),
+        "idle:worker": ("interlock: the worker has no handler: declare one with @worker.handle",),
     }
     for target, parts in said.items():
         done = run_here("worker", "run", target, expect=2)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from interlock.client import Client
 from interlock.contract import TaskContract
+from interlock.errors import ConfigurationError
 from interlock.forking import leave_to_parent
 from interlock.handler import WORKER_ID_FORM, EffectSafety, Handler, Isolation, LeaseDoubt, declare
 from interlock.isolated import is_child
@@ -208,7 +209,7 @@ class TaskWorker:
 
     def _begin(self) -> Life:
         if not self._handlers:
-            raise ValueError("the worker has no handler: declare one with @worker.handle(…)")
+            raise ConfigurationError("the worker has no handler: declare one with @worker.handle(…)")
         for handler in self._handlers.values():
             if handler.isolation == "process":
                 check_isolated(handler)

@@ -107,7 +107,7 @@ def usage_error(out: Output, error: Exception) -> CommandFailed | None:
         return None
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "interlock"
-    message = str(error.format_message())
+    message = str(error.format_message()).replace(": Value error, ", ": ")  # A word of the parser's library.
     if not message or message.startswith("Usage:"):  # A group without a command: the whole help is no message.
         if context is not None:
             out.notice(context.get_help())

@@ -98,7 +98,7 @@ def show_done(session: Session, action: str, done: BulkDone, *, dry_run: bool) -
         facts = {"action": action, "dryRun": dry_run, "matched": done.matched, "changed": done.changed, "skipped": done.skipped}
         out.document({**facts, "more": done.more, "duplicate": done.duplicate})
     elif dry_run:
-        out.lines(f"{amount(done)} match")
+        out.lines(f"{amount(done)} match{'es' if done.matched == 1 and not done.more else ''}")
     else:
         word = {"cancel": "cancelled or asked to stop", "rerun": "rerun"}[action]
         out.lines(f"{done.changed} of {amount(done)} {word}, {done.skipped} left as they are")

@@ -26,12 +26,16 @@ def check_health(account: Mapping[str, Any]) -> Iterator[Finding]:
             "queue", fact, "Start a worker: interlock worker run MODULE:WORKER; `interlock tasks types` shows who serves what."
         )
     else:
-        yield well("queue", f"{depth} tasks due, {online} workers online")
+        yield well("queue", f"{count_of(depth, 'task')} due, {count_of(online, 'worker')} online")
     if count := account.get("outcomeUnknown") or 0:
         advice = (
             "Find out what happened, then settle each: interlock tasks list --status outcome-unknown; interlock tasks resolve ID"
         )
-        yield warn("unknown", f"{count} tasks have an unknown outcome and wait for a person", advice)
+        yield warn(
+            "unknown",
+            f"{count_of(count, 'task')} with an unknown outcome: a person has to settle {'it' if count == 1 else 'them'}",
+            advice,
+        )
     yield from check_debts(debts, outbox)
     for broken in account.get("brokenSchedules") or ():
         owner = broken.get("owner")
@@ -80,6 +84,11 @@ def check_schedules(account: Mapping[str, Any]) -> Iterator[Finding]:
         yield warn("database", fact, "Find its owner in pg_stat_activity: it holds locks and keeps old rows.")
     if (lag := account.get("streamLagSeconds") or 0.0) > LAG_SECONDS:
         yield warn("stream lag", seconds_of(lag), "Hints come late; look at the stream's load. Polling still finds the work.")
+
+
+def count_of(count: int, what: str) -> str:
+    """So many of it, in words that fit."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def seconds_of(seconds: float) -> str:

@@ -18,6 +18,7 @@ from interlock.tasks import write_time
 
 UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)(ms|s|m|h|d|)")
+DATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")  # what else is wrong with an instant the service says
 VERSIONED = re.compile(r"(?P<type>[^@\s]+)@(?P<version>[0-9]{1,10})")
 
 
@@ -112,6 +113,11 @@ def read_instant(given: str | None, option: str, *, past: bool) -> str | None:
             return write_time(now - timedelta(seconds=seconds) if past else now + timedelta(seconds=seconds))
         except OverflowError:
             bad(option, f"{given!r} leads out of the calendar")
+    if DATED.match(given.strip()) is None:
+        bad(
+            option,
+            f"{given!r} is no time: write RFC 3339 (2026-01-31T12:00:00Z), or how long {'ago' if past else 'from now'} (2h)",
+        )
     return given
 
 
