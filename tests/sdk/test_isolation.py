@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -86,6 +87,24 @@ def test_a_handler_that_does_not_stop_is_killed(
     live.producer.cancel(task_id)
     assert live.wait(task_id).status == status
     wait_until(lambda: gone(int(note.read_text())))
+
+
+def test_a_frozen_process_holds_up_nobody_but_its_handler(live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads nothing, and an answer fills its pipe: leases are renewed all the same, and a stop ends it."""
+    monkeypatch.setattr(isolation, "KILL_AFTER", 0.3)
+    note = tmp_path / "note"
+    start(live, handlers.spin)
+    task_id = live.submit({"note": str(note)})
+    wait_until(lambda: note.exists() and note.read_text(), 20)
+    pid = int(note.read_text())
+    os.kill(pid, signal.SIGSTOP)
+    (child,) = [one for children in isolation._open for one in children._all if one.process.pid == pid]
+    threading.Thread(target=child.send, args=(b"x" * 2**20,), daemon=True).start()
+    wait_until(child._lock.locked)
+    live.producer.cancel(task_id)
+    assert live.wait(task_id).status == "cancelled"
+    assert "lease-expired" not in live.kinds(task_id)
+    wait_until(lambda: gone(pid))
 
 
 def test_a_time_out_kills_too(live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

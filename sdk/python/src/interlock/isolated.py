@@ -46,6 +46,15 @@ class Job:
     deadline: float | None
     worker_id: str
     result_bytes: int
+    number: int  # of this process's jobs
+
+
+@dataclass(frozen=True)
+class Stop:
+    """One job is to stop. It may come late: the process may be at another by then."""
+
+    number: int
+    reason: StopReason
 
 
 @dataclass(frozen=True)
@@ -115,6 +124,7 @@ class Child:
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._attempt: Attempt | None = None
         self._stopped: StopReason | None = None
+        self._number = 0
         self._lock = threading.Lock()
         self._port: RelayPort | None = None
 
@@ -137,12 +147,14 @@ class Child:
                     continue
                 with self._lock:
                     if isinstance(message, Job):
-                        self._stopped, self._attempt = None, None
+                        self._stopped, self._attempt, self._number = None, None, message.number
                         self._jobs.put(message)
+                    elif message.number != self._number:
+                        continue
                     elif self._attempt is not None:
-                        self._attempt.stop(message)
+                        self._attempt.stop(message.reason)
                     else:
-                        self._stopped = message
+                        self._stopped = message.reason
         except (EOFError, OSError):
             os._exit(1)  # The worker is gone: nobody is left to tell, and what runs here is no longer watched.
 

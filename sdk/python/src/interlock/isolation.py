@@ -22,7 +22,7 @@ from interlock.client import Client
 from interlock.forking import leave_to_parent
 from interlock.handler import Handler
 from interlock.http_port import HttpPort
-from interlock.isolated import CHILD, Ended, Job, main
+from interlock.isolated import CHILD, Ended, Job, Stop, main
 from interlock.outcome import Outcome, Release, conclude_stopped, report, write_error
 from interlock.relay import answer_call
 from interlock.threads import CallThreads
@@ -59,6 +59,7 @@ class ChildProcess:
         self.process.start()
         theirs.close()
         self.begun = False  # the handler was called
+        self.jobs = 0
         self._lock = threading.Lock()
 
     def send(self, message: Any) -> None:
@@ -75,7 +76,10 @@ class ChildProcess:
         self.process.kill()
         self.process.join(10.0)
         code = self.process.exitcode
-        self.pipe.close()
+        # Not under a send: its file's number could be another's by the time it writes on.
+        if self._lock.acquire(timeout=10.0):
+            self.pipe.close()
+            self._lock.release()
         return code
 
 
@@ -106,13 +110,21 @@ class Children:
         over = threading.Lock()  # taken for good when the attempt has ended: from then on the child may serve another
 
         def stop() -> None:
-            if over.acquire(blocking=False):
-                child.send(attempt.stop_reason)
+            if not over.acquire(blocking=False):
+                return
+            try:
                 end.start()
+                # Beside this thread, which renews every lease: a process that is frozen reads nothing, and its pipe may be full.
+                message = Stop(number, attempt.stop_reason or "cancel")
+                threading.Thread(target=child.send, args=(message,), name="interlock-stop", daemon=True).start()
+            except RuntimeError:  # no thread can be started
+                child.kill()
+            finally:
                 over.release()
 
         child.begun = False
-        child.send(Job(pickle.dumps(attempt.handler), claim, attempt.deadline, self._worker_id, result_bytes))
+        child.jobs = number = child.jobs + 1
+        child.send(Job(pickle.dumps(attempt.handler), claim, attempt.deadline, self._worker_id, result_bytes, number))
         attempt.on_stop(stop)
         try:
             ended = self._hear(attempt, child)

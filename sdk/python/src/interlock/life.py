@@ -123,6 +123,7 @@ class Life:
                 if self.drain_begun.is_set():
                     break
                 self._check_spool()
+                self._runner.nudge()
                 if self._register_due:
                     self._register()
             self._drain()

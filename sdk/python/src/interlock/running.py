@@ -57,6 +57,11 @@ class Threads:
             self._queue.extend(attempts)
             self._wake_one()
 
+    def nudge(self) -> None:
+        """Try again what could not be started."""
+        with self._changed:
+            self._wake_one()
+
     def close(self) -> None:
         """Let the idle threads end; one that runs a handler ends with it, or with the process."""
         with self._changed:
@@ -70,10 +75,16 @@ class Threads:
             self._waking = True
             self._changed.notify()
         elif self._count < self._limit:
+            # Daemons: a handler that never ends must not keep the process alive after its attempt was given back.
+            thread = threading.Thread(target=self._work, name=f"interlock-handler-{self._count + 1}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                # What waits is taken by a thread that comes free, or by one that a nudge can start.
+                log.error("no thread can be started, %d tasks wait for one: %s", len(self._queue), error)
+                return
             self._waking = True
             self._count += 1
-            # Daemons: a handler that never ends must not keep the process alive after its attempt was given back.
-            threading.Thread(target=self._work, name=f"interlock-handler-{self._count}", daemon=True).start()
 
     def _work(self) -> None:
         woken = True
@@ -104,20 +115,34 @@ class Loop:
         self._run = run
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._waiting: list[Attempt] = []  # for a loop that could not be started
         self._lock = threading.Lock()
 
     def start(self, attempts: Sequence[Attempt]) -> None:
         """Start the attempts on the loop."""
-        self.get().call_soon_threadsafe(self._start_all, list(attempts))
-
-    def get(self) -> asyncio.AbstractEventLoop:
-        """The running loop."""
         with self._lock:
+            self._waiting += attempts
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Start what waits. Where there is no loop and none can be started, it waits on."""
+        with self._lock:
+            if not self._waiting:
+                return
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._turn, args=(self._loop,), name="interlock-loop", daemon=True)
-                self._thread.start()
-            return self._loop
+                loop = None
+                try:
+                    loop = asyncio.new_event_loop()
+                    thread = threading.Thread(target=self._turn, args=(loop,), name="interlock-loop", daemon=True)
+                    thread.start()
+                except (RuntimeError, OSError) as error:
+                    if loop is not None:
+                        loop.close()
+                    log.error("no event loop can be started, %d tasks wait for it: %s", len(self._waiting), error)
+                    return
+                self._loop, self._thread = loop, thread
+            attempts, self._waiting = self._waiting, []
+            self._loop.call_soon_threadsafe(self._start_all, attempts)
 
     def close(self) -> None:
         """Stop the loop if no handler blocks it."""
@@ -185,6 +210,11 @@ class Runner:
             self._threads.start(in_threads)
         if on_loop:
             self._loop.start(on_loop)
+
+    def nudge(self) -> None:
+        """Start what was claimed and could not be started: a machine may have had no thread left."""
+        self._threads.nudge()
+        self._loop.nudge()
 
     def forget_parent(self) -> None:
         """In a forked child: whatever comes out of a handler here ends the child, and nothing else runs."""

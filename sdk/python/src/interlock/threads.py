@@ -33,8 +33,14 @@ class CallThreads:
             if self._idle >= len(self._queue):
                 self._changed.notify()
             elif self._count < self._limit:
-                self._count += 1
-                threading.Thread(target=self._work, name="interlock-call", daemon=True).start()
+                try:
+                    threading.Thread(target=self._work, name="interlock-call", daemon=True).start()
+                except RuntimeError:  # The machine has no more threads: one of those that are there takes it.
+                    if not self._count:
+                        self._queue.pop()
+                        raise
+                else:
+                    self._count += 1
         return future
 
     def _work(self) -> None:
