@@ -68,7 +68,7 @@ CREATE INDEX signals_kept ON signals (task_id, name, seq) WHERE consumed_by IS N
 --   cancelled   past its deadline is a time-out, retried like 'retryable' where that is safe; unasked and in time: 'stopped'
 --   released    past its deadline counts as 'cancelled'
 -- Returns a table of one row (not OUT parameters) so that the planner inlines it: called per row it would cost 0.4 ms each.
--- The form without `open` stays beside it: functions of the release before call it while a deployment replaces them.
+DROP FUNCTION attempt_end(text, boolean, boolean, boolean, boolean, boolean);
 CREATE FUNCTION attempt_end(said text, safe boolean, open boolean, started boolean, cancel boolean, overdue boolean, attempts_left boolean)
 RETURNS TABLE (status text, code text, counts boolean) LANGUAGE sql IMMUTABLE ROWS 1
 BEGIN ATOMIC

@@ -179,3 +179,47 @@ async def test_a_repeated_suspension_ends_no_wait_and_is_answered_as_the_first(p
     await play.sweep()
     assert await runs.suspend(attempt, "w", afterSeconds=10) == first | {"duplicate": True}
     assert (await runs.again())["steps"][0]["output"] == {"timedOut": True}
+
+
+class TestACancelBeforeAnybodyWasAsked:
+    """What an attempt did was to be found out by the next one; a cancel leaves none. That is not known, and said so."""
+
+    async def lapsed(self, play: Play, runs: Runs, clock: Clock) -> dict[str, Any]:
+        """A handler that has a hook, whose lease ended: its task is queued so that the hook is asked."""
+        await play.submit(leaseSeconds=10, retry=NOW)
+        attempt = await runs.again(safety="non-idempotent", reconciles=True)
+        clock.advance(11)
+        await play.sweep()
+        assert (await play.get(attempt["taskId"]))["status"] == "queued"
+        return attempt
+
+    async def test_it_is_unknown(self, play: Play, runs: Runs, clock: Clock) -> None:
+        attempt = await self.lapsed(play, runs, clock)
+        view = (await play.cancel_raw(attempt["taskId"])).json()
+        assert (view["status"], view["failure"]["code"]) == ("outcome-unknown", "LEASE_EXPIRED")
+        assert view["failure"]["attemptId"] == attempt["attemptId"]
+        assert await play.claim() == []
+        answer = await play.cancel_raw(attempt["taskId"])
+        assert (answer.status_code, answer.json()["code"]) == (409, "OUTCOME_UNKNOWN")
+        assert (await play.kinds(attempt["taskId"]))[-1] == "outcome-unknown"
+
+    async def test_inside_a_step_with_a_hook_it_names_the_step(self, play: Play, runs: Runs) -> None:
+        attempt = await play.run(safety="pure", retry=NOW)
+        await runs.open(attempt, "charge", reconciles=True)
+        await play.release(attempt, started=True)
+        view = (await play.cancel_raw(attempt["taskId"])).json()
+        assert view["status"] == "outcome-unknown"
+        assert await failure(play, attempt) == ("outcome-unknown", "RELEASED_UNSAFE", "charge")
+
+    async def test_the_late_report_settles_it(self, play: Play, runs: Runs, clock: Clock) -> None:
+        attempt = await self.lapsed(play, runs, clock)
+        await play.cancel_raw(attempt["taskId"])
+        assert (await play.complete(attempt, result=1))["taskStatus"] == "succeeded"
+
+    async def test_resolving_to_reconcile_asks_after_all(self, play: Play, runs: Runs, clock: Clock) -> None:
+        attempt = await self.lapsed(play, runs, clock)
+        await play.cancel_raw(attempt["taskId"])
+        body = {"as": "reconcile", "attemptId": attempt["attemptId"], "note": "ask the bank"}
+        await play.http.operator.post(f"/v1/tasks/{attempt['taskId']}/resolve", json=body)
+        again = await runs.again(safety="non-idempotent", reconciles=True)
+        assert (again["reconcile"]["attemptId"], again["cancelRequested"]) == (attempt["attemptId"], False)

@@ -216,6 +216,13 @@ async def test_release_with_a_cancel_requested_is_cancelled(play: Play) -> None:
     assert (await play.release(attempt, started=True))["taskStatus"] == "cancelled"
 
 
+async def test_release_past_the_deadline_of_a_started_non_idempotent_attempt_is_unknown(play: Play, clock: Clock) -> None:
+    attempt = await play.run(timeoutSeconds=5, safety="non-idempotent")
+    clock.advance(6)
+    assert (await play.release(attempt, started=True))["taskStatus"] == "outcome-unknown"
+    assert (await play.get(attempt["taskId"]))["failure"]["code"] == "RELEASED_UNSAFE"
+
+
 async def test_release_past_the_deadline_is_a_timeout(play: Play, clock: Clock) -> None:
     attempt = await play.run(timeoutSeconds=5, retry={"maxAttempts": 1})
     clock.advance(6)
