@@ -58,7 +58,12 @@ def serve(folder: Path) -> Iterator[dict[str, Any]]:
 def work(folder: Path, service: dict[str, Any]) -> Iterator[None]:
     """A worker process with handlers that do nothing."""
     (folder / "bench_worker.py").write_text(NOOP)
-    environment = {**os.environ, "INTERLOCK_URL": service["serviceUrl"], "INTERLOCK_WORKER_KEY": service["keys"]["task-worker"]}
+    environment = {
+        **os.environ,
+        "INTERLOCK_URL": service["serviceUrl"],
+        "INTERLOCK_WORKER_KEY": service["keys"]["task-worker"],
+        "XDG_STATE_HOME": str(folder),  # its spool goes away with the service that it is for
+    }
     command = [sys.executable, "-m", "interlock.cli", "worker", "run", "bench_worker:worker"]
     process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
