@@ -26,7 +26,7 @@ BEGIN ATOMIC
         WHEN d.s = 'expired' AND cancel                                                           THEN 'cancelled - counts'
         WHEN attempts_left                                                                        THEN 'queued - counts'
         ELSE 'failed ATTEMPTS_EXHAUSTED counts' END AS rule
-        FROM (SELECT CASE WHEN said = 'released' AND overdue AND (safe OR open OR NOT started) THEN 'cancelled'
+        FROM (SELECT CASE WHEN said = 'released' AND overdue AND (safe OR NOT started) THEN 'cancelled'
                           WHEN said = 'cancelled' AND NOT cancel AND NOT overdue THEN 'stopped' ELSE said END AS s) d) e;
 END;
 

@@ -202,6 +202,11 @@ async def test_requiring_a_worker_refuses_the_firing_and_says_so(timetable: Time
     await timetable.put("online", everySeconds=60, requireWorker="online")
     await timetable.tick(60)
     assert [(await timetable.get(name))["lastFiring"]["outcome"] for name in ("registered", "online")] == ["refused"] * 2
+    await timetable.put("one-by-one", everySeconds=10, requireWorker="registered", overlap="skip")
+    await timetable.tick(30)  # three instants at once: none of them stands behind another that never came
+    found = await timetable.get("one-by-one")
+    assert (found["lastFiring"]["outcome"], found["skipped"]) == ("refused", 0)
+    await timetable.http.producer.delete("/v1/schedules/one-by-one")
     handlers = [{"type": "demo/hello", "schemaVersion": 1, "effectSafety": "pure"}]
     timetable.clock.advance(30)
     await timetable.http.worker.put("/v1/workers/w", json={"instanceId": "i", "handlers": handlers})

@@ -157,14 +157,14 @@ class Ends:
             if task.is_open(True):  # not counted: an attempt is left
                 return unsafe
             return "cancelled" if task.cancel_requested else "waiting", None, False
-        if said == "cancelled" or overdue:
+        if said == "cancelled" or (overdue and (attempt.safe or not started)):
             return self._stopped(task, attempt, overdue, again, left)
         if started and (not attempt.safe or task.is_open(True)):
             return unsafe
         return "cancelled" if task.cancel_requested else "queued", None, False
 
     def _stopped(self, task: Task, attempt: Attempt, overdue: bool, again: End, left: bool) -> End:
-        """`cancelled`, and a release past the deadline."""
+        """`cancelled`, and a release past the deadline of what may be repeated, or had not begun."""
         unasked = not overdue and not task.cancel_requested
         if task.is_open(left and not unasked):  # stopped for no reason: nobody will ask any more
             return "outcome-unknown", "RELEASED_UNSAFE", False
@@ -238,6 +238,13 @@ class Ends:
         if task.status not in ("queued", "waiting"):
             return False
         task.cancel_requested, task.wait = True, None
+        if task.reconcile is not None or task.is_open(False):  # nobody will be asked now
+            task.move("outcome-unknown", self.now)
+            why = task.reconcile[1] if task.reconcile else None
+            task.fail(why if why in ("LEASE_EXPIRED", "ATTEMPT_TIMEOUT") else "RELEASED_UNSAFE", task.open_step())
+            task.note("outcome-unknown")
+            self.met["cancel → outcome-unknown", task.code or ""] += 1
+            return True
         task.move("cancelled", self.now)
         task.note("cancelled")
         if task.attempt is not None:

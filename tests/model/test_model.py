@@ -125,6 +125,7 @@ ENDS: Goals = {
     "cancel of queued": ("taken",),
     "cancel of running": ("taken", "again"),
     "cancel of waiting": ("taken",),
+    "cancel → outcome-unknown": ("LEASE_EXPIRED", "RELEASED_UNSAFE"),
     "resolve as succeeded": ("taken", "again"),
     "resolve as failed": ("taken", "again"),
     "resolve as requeue": ("taken", "again"),
@@ -244,7 +245,9 @@ async def test_a_short_walk_makes_every_call(play: Play, clock: Clock, truth: ps
 async def test_long_walks_meet_every_answer(play: Play, clock: Clock, truth: psycopg.Connection[Any]) -> None:
     goals = ANSWERS | ENDS
     met: Met = Counter()
-    for seed in (10, 11, 12):
-        met, _ = await walk(play, clock, truth, seed, 1500, 6000, goals, met)
+    for seed in range(10, 22):  # three at least; some answers are rare
+        if seed > 12 and not missing(met, goals):
+            break
+        met, _ = await walk(play, clock, truth, seed, 1500, 3000, goals, met)
     print(dict(sorted(met.items())))  # noqa: T201 - how often each answer was met
     assert missing(met, goals) == []

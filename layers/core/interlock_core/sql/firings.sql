@@ -41,7 +41,7 @@ mine AS MATERIALIZED (
     WHERE s.revision = p.revision AND s.next_due_at IS NOT DISTINCT FROM p.was AND s.paused_at IS NULL
 ), judged AS MATERIALIZED (
     SELECT m.owner, m.name, i.due_at, i.id, i.missed, u.earlier,
-           CASE WHEN i.outcome <> 'fired' THEN i.outcome
+           CASE WHEN i.outcome = 'missed' THEN i.outcome
                 WHEN m.overlap = 'skip' AND u.earlier THEN 'skipped'
                 WHEN o.require_worker IS NOT NULL AND NOT EXISTS (
                     SELECT FROM task_types y WHERE y.project = m.project AND y.type = m.type AND y.schema_version = m.schema_version) THEN 'refused'
@@ -49,7 +49,7 @@ mine AS MATERIALIZED (
                     SELECT FROM instances n WHERE n.project = m.project AND n.ended_at IS NULL AND n.pool = o.pool
                       AND n.serves @> ARRAY[m.type || '@' || m.schema_version]
                       AND n.last_seen > clock.now - make_interval(secs => greatest(%(offline_seconds)s, 1.5 * n.told_seconds))) THEN 'refused'
-                ELSE 'fired' END AS outcome
+                ELSE i.outcome END AS outcome
     FROM clock, mine m
     JOIN json_to_recordset(%(instants)s::json) AS i(owner text, name text, due_at timestamptz, id uuid, outcome text, missed integer)
       ON i.owner = m.owner AND i.name = m.name
