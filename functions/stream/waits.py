@@ -22,11 +22,11 @@ class Waits:
     """The waiting calls of one process, by task."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, tuple[str, set[Waiter]]] = {}  # task id → its project and who waits
+        self._waiting: dict[str, dict[Waiter, str]] = {}  # task id → who waits, each with its caller's project
         self._closed = False
 
     def __len__(self) -> int:
-        return sum(len(waiters) for _, waiters in self._waiting.values())
+        return sum(map(len, self._waiting.values()))
 
     async def hold(self, database: Database, project: str, task_id: UUID, seconds: float) -> Any:
         """The row of a task as soon as it has ended, or as it is after `seconds`. Raises NotFound, also if it goes away."""
@@ -36,8 +36,8 @@ class Waits:
         while True:
             # Listening begins before the look: an end between the two would be heard by nobody.
             waiter: Waiter = loop.create_future()
-            waiters = self._waiting.setdefault(name, (project, set()))[1]
-            waiters.add(waiter)
+            waiters = self._waiting.setdefault(name, {})
+            waiters[waiter] = project
             try:
                 row = await tasks.find(database, project, task_id)
                 left = until - loop.time()
@@ -45,8 +45,8 @@ class Waits:
                     return row
                 await asyncio.wait((waiter,), timeout=min(left, REREAD_SECONDS * random.uniform(0.8, 1)))
             finally:
-                waiters.discard(waiter)
-                if not waiters and self._waiting.get(name, ("", None))[1] is waiters:
+                del waiters[waiter]
+                if not waiters and self._waiting.get(name) is waiters:
                     del self._waiting[name]
 
     def heard(self, task_ids: Iterable[str]) -> None:
@@ -54,13 +54,12 @@ class Waits:
         for name in task_ids:
             found = self._waiting.get(name)
             if found is not None:
-                _release(found[1])
+                _release(found)
 
     def heard_all(self, project: str | None = None) -> None:
         """Any task, of one project or of all, may have ended."""
-        for of_project, waiters in self._waiting.values():
-            if project is None or of_project == project:
-                _release(waiters)
+        for waiters in self._waiting.values():
+            _release(waiter for waiter, whose in waiters.items() if project is None or whose == project)
 
     def close(self) -> None:
         """Let every waiting call answer with what is true now."""
@@ -68,7 +67,7 @@ class Waits:
         self.heard_all()
 
 
-def _release(waiters: set[Waiter]) -> None:
+def _release(waiters: Iterable[Waiter]) -> None:
     for waiter in waiters:
         if not waiter.done():
             waiter.set_result(None)

@@ -194,6 +194,9 @@ async def test_a_key_that_submits_too_fast_is_told_when_to_come_back(play: Play,
     assert (await key.post("/v1/tasks", json=body | {"idempotencyKey": "k"})).status_code == 200  # a repeat is never refused
     clock.advance(1)
     assert (await key.post("/v1/tasks", json=body)).status_code == 201
+    assert (await key.post("/v1/tasks", json=body)).status_code == 429
+    clock.advance(-3600)  # a clock that is set back locks nobody out
+    assert [(await key.post("/v1/tasks", json=body)).status_code for _ in range(3)] == [201, 201, 429]
     assert (await play.submit_raw()).status_code == 201  # another key has an allowance of its own
     batch = await key.post("/v1/tasks/batch", json={"tasks": [body] * 3})
     assert (batch.status_code, batch.json()["code"], batch.json()["retryable"]) == (422, "LIMIT_EXCEEDED", False)

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID, uuid4
 
+import pytest
+
+from interlock_core.errors import NotFound
 from stream.conftest import Serve, Service
 from support.waiting import wait_until_async
+from waits import Waits
 
 
 async def test_a_wait_answers_as_soon_as_the_task_ends(service: Service) -> None:
@@ -60,3 +67,29 @@ async def test_waiting_calls_hold_no_connection_to_the_database(service: Service
     for attempt in await service.claim("i", slots=20):
         await service.complete(attempt)
     assert {answer.json()["status"] for answer in await asyncio.gather(*waiting)} == {"succeeded"}
+
+
+async def test_a_stranger_who_asks_first_keeps_no_hint_from_a_tasks_own_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, task_id, answer_strangers = Waits(), uuid4(), asyncio.Event()
+    row = SimpleNamespace(status="running")
+
+    async def find(_: Any, project: str, __: UUID) -> Any:
+        if project == "stranger":
+            await answer_strangers.wait()
+            raise NotFound("there is no such task")
+        return row
+
+    monkeypatch.setattr("interlock_core.tasks.find", find)
+    database: Any = None
+    stranger = asyncio.create_task(waits.hold(database, "stranger", task_id, 20))
+    await wait_until_async(lambda: len(waits) == 1)
+    mine = asyncio.create_task(waits.hold(database, "mine", task_id, 20))
+    await wait_until_async(lambda: len(waits) == 2)
+    answer_strangers.set()
+    with pytest.raises(NotFound):
+        await stranger
+    row.status = "succeeded"
+    waits.heard_all("mine")
+    async with asyncio.timeout(1):  # before it would have read again by itself
+        assert (await mine).status == "succeeded"
+    assert len(waits) == 0

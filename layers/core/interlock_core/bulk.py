@@ -24,7 +24,7 @@ from .wire.times import when
 
 MOST = 10_000
 _PAGE = 500
-LEFT_SECONDS = 60.0  # a call that was not heard of for so long was cut: a repeat goes on from where it came to
+LEFT_SECONDS = 30.0  # a call that was not heard of for so long was cut: a repeat goes on from where it came to
 
 
 async def bulk(database: Database, settings: Settings, key: Key, request: Bulk, filters: dict[str, Any]) -> dict[str, Any]:

@@ -78,7 +78,8 @@ SELECT EXISTS (SELECT FROM changed) AS changed
 SELECT submits_per_second, submits_burst FROM projects WHERE name = %(project)s
 
 -- :: spend
--- Takes `tasks` from a key's allowance, which grows by the rate up to the burst; no row back: not enough is left.
+-- Takes `tasks` from a key's allowance, which grows by the rate up to the burst; no row back: not enough is left. Where the clock was
+-- set back the allowance begins anew: else a key would be refused until the clock is where it was.
 WITH clock AS MATERIALIZED (SELECT app_now() AS now),
 rate AS MATERIALIZED (
     SELECT submits_per_second AS per_second, submits_burst AS burst FROM projects WHERE name = %(project)s AND submits_per_second IS NOT NULL
@@ -86,9 +87,11 @@ rate AS MATERIALIZED (
 INSERT INTO allowances AS a (key_id, left_over, at)
 SELECT %(key_id)s, rate.burst - %(tasks)s, clock.now FROM rate, clock WHERE rate.burst >= %(tasks)s
 ON CONFLICT (key_id) DO UPDATE
-    SET left_over = least((SELECT burst FROM rate), a.left_over + extract(epoch FROM excluded.at - a.at) * (SELECT per_second FROM rate)) - %(tasks)s,
+    SET left_over = (SELECT CASE WHEN excluded.at < a.at - interval '1 second' THEN burst
+                                 ELSE least(burst, a.left_over + greatest(extract(epoch FROM excluded.at - a.at), 0) * per_second) END FROM rate) - %(tasks)s,
         at = excluded.at
-    WHERE least((SELECT burst FROM rate), a.left_over + extract(epoch FROM excluded.at - a.at) * (SELECT per_second FROM rate)) >= %(tasks)s
+    WHERE (SELECT CASE WHEN excluded.at < a.at - interval '1 second' THEN burst
+                       ELSE least(burst, a.left_over + greatest(extract(epoch FROM excluded.at - a.at), 0) * per_second) END FROM rate) >= %(tasks)s
 RETURNING left_over
 
 -- :: audit
