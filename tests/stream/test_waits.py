@@ -13,7 +13,6 @@ import pytest
 from interlock_core.errors import NotFound
 from stream.conftest import Serve, Service
 from support.waiting import wait_until_async
-from waits import Waits
 
 
 async def test_a_wait_answers_as_soon_as_the_task_ends(service: Service) -> None:
@@ -69,8 +68,10 @@ async def test_waiting_calls_hold_no_connection_to_the_database(service: Service
     assert {answer.json()["status"] for answer in await asyncio.gather(*waiting)} == {"succeeded"}
 
 
-async def test_a_stranger_who_asks_first_keeps_no_hint_from_a_tasks_own_project(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits, task_id, answer_strangers = Waits(), uuid4(), asyncio.Event()
+async def test_a_stranger_who_asks_first_keeps_no_hint_from_a_tasks_own_project(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, task_id, answer_strangers = service.broadcaster.waits, uuid4(), asyncio.Event()
     row = SimpleNamespace(status="running")
 
     async def find(_: Any, project: str, __: UUID) -> Any:
