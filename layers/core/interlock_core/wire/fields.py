@@ -30,6 +30,8 @@ MOST_FIELDS = 300
 class _Few(BaseModel):
     """An object with more fields than any body has is refused at once: telling each of a million would cost seconds."""
 
+    model_config = ConfigDict(defer_build=True)  # here and below: what reads a body is built when the first such body comes
+
     @model_validator(mode="before")
     @classmethod
     def _few(cls, value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, FailFast, Field, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from .fields import (
@@ -56,6 +56,8 @@ class Trace(Strict):
 class Options(BaseModel):
     """What may be said of a task that is to be submitted, whoever submits it: a producer, a parent, a schedule."""
 
+    model_config = ConfigDict(defer_build=True)
+
     pool: Identifier = "default"
     priority: Priority = 0
     retry: Retry | None = None
@@ -69,6 +71,8 @@ class Options(BaseModel):
 
 class Once(BaseModel):
     """When it is due."""
+
+    model_config = ConfigDict(defer_build=True)
 
     run_at: Instant | None = None
     delay_seconds: Seconds | None = None
