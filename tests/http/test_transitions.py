@@ -29,6 +29,30 @@ async def test_claim_leases_queued_due_work_and_raises_the_fence(play: Play, clo
     assert again["attemptNumber"] == 2
 
 
+@pytest.mark.parametrize(
+    ("outcome", "said", "status", "counted"),
+    [
+        ("succeeded", {"result": None}, "succeeded", 1),
+        ("failed", {"error": {"code": "X", "message": "m"}}, "failed", 1),
+        ("unknown", {"error": {"code": "X", "message": "m"}}, "outcome-unknown", 1),
+        ("retryable", {"error": {"code": "X", "message": "m"}}, "failed", 2),
+    ],
+)
+async def test_the_latest_attempt_keeps_its_number_whether_it_counts_or_not(
+    play: Play, outcome: str, said: dict[str, object], status: str, counted: int
+) -> None:
+    attempt = await play.run(retry={"maxAttempts": 2})
+    await play.complete(attempt, "retryable", error={"code": "X", "message": "m"}, retryAfterSeconds=0)
+    assert (await play.get(attempt["taskId"]))["attempt"]["number"] == 1
+    second = (await play.claim())[0]
+    assert (await play.get(attempt["taskId"]))["attempt"]["number"] == second["attemptNumber"] == 2
+    await play.complete(second, outcome, **said)
+    task = await play.get(attempt["taskId"])
+    assert (task["status"], task["attempts"], task["attempt"]["number"]) == (status, counted, 2)
+    listed = (await play.http.producer.get("/v1/tasks")).json()["items"]
+    assert [item["attempt"]["number"] for item in listed if item["id"] == task["id"]] == [2]
+
+
 async def test_claim_takes_the_best_priority_then_the_oldest_due(play: Play) -> None:
     low = await play.submit(priority=-5)
     first = await play.submit()

@@ -80,7 +80,7 @@ def _attempt(row: Any) -> dict[str, Any] | None:
         return None
     return {
         "id": row.attempt_id,
-        "number": row.attempts + 1 if row.status == "running" else max(row.attempts, 1),
+        "number": row.attempt_number,
         "fence": row.fence,
         "workerId": row.worker_id,
         "instanceId": row.instance_id,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from interlock.cli.show import event_lines, how_to_resolve
+from interlock.cli.show import describe_attempt, event_lines, how_to_resolve, task_row
 
 CHILD = {"name": "kid", "child": "01a2", "type": "a/b", "schemaVersion": 1, "detached": False}
 STEP = {"name": "pay", "status": "started", "final": False, "tries": 0, "effectSafety": "non-idempotent", "error": None}
@@ -58,3 +58,11 @@ def test_advice_for_an_unknown_outcome_names_the_open_step() -> None:
         "interlock tasks resolve 01a2 --step 'send it' --as succeeded|failed|requeue --note TEXT"
     )
     assert how_to_resolve(inside | {"status": "failed"}) == ""
+
+
+def test_the_number_of_the_latest_attempt_is_told() -> None:
+    attempt = {"number": 3, "workerId": "shop", "effectSafety": "pure", "leaseExpiresAt": None}
+    assert describe_attempt(attempt, 5) == "number 3 of at most 5, on shop, pure"
+    assert describe_attempt({}, 5) == "none yet, at most 5"
+    assert task_row({"attempt": attempt, "attempts": 2})[4] == "3"
+    assert task_row({"attempt": None, "attempts": 0})[4] == "0"

@@ -1,7 +1,13 @@
 -- Reading tasks. No locks. Called by tasks.get, tasks.find_all, tasks.journal and after a mutation to show what is now true.
 
 -- :: view
-SELECT t.*, (SELECT app_now()) AS now FROM unnest(%(ids)s::uuid[]) AS wanted(id) JOIN tasks t ON t.id = wanted.id
+-- Whether the latest attempt is among those that count its row does not tell; its claim does.
+SELECT t.*, (SELECT app_now()) AS now,
+       CASE WHEN t.status = 'running' THEN t.attempts + 1 WHEN t.attempts = 0 THEN 1
+            ELSE coalesce((SELECT (j.data::json ->> 'number')::integer FROM journal j
+                           WHERE j.task_id = t.id AND j.kind = 'claimed' AND j.attempt_id = t.attempt_id ORDER BY j.seq DESC LIMIT 1),
+                          t.attempts) END AS attempt_number
+FROM unnest(%(ids)s::uuid[]) AS wanted(id) JOIN tasks t ON t.id = wanted.id
 WHERE t.project = %(project)s
 
 -- :: page (planned anew)
@@ -10,7 +16,11 @@ SELECT t.id, t.project, t.type, t.schema_version, t.pool, t.status, t.hold, t.wa
        t.max_delay_seconds, t.jitter, t.lease_seconds, t.timeout_seconds, t.start_deadline_seconds, t.created_at, t.due_at,
        t.started_at, t.finished_at, t.attempts, t.cancel_requested, t.rerun_of, t.parent_id, t.schedule_owner, t.schedule_name,
        t.effect_scope, t.journal_seq, t.attempt_id, t.fence, t.attempt_ended, t.worker_id, t.instance_id, t.effect_safety,
-       t.attempt_started_at, t.lease_expires_at, t.deadline_at, (SELECT app_now()) AS now
+       t.attempt_started_at, t.lease_expires_at, t.deadline_at, (SELECT app_now()) AS now,
+       CASE WHEN t.status = 'running' THEN t.attempts + 1 WHEN t.attempts = 0 THEN 1
+            ELSE coalesce((SELECT (j.data::json ->> 'number')::integer FROM journal j
+                           WHERE j.task_id = t.id AND j.kind = 'claimed' AND j.attempt_id = t.attempt_id ORDER BY j.seq DESC LIMIT 1),
+                          t.attempts) END AS attempt_number
 FROM tasks t
 WHERE t.project = %(project)s AND t.project || '' = %(project)s  -- the second for the index `tasks_list`
   AND (%(after_at)s::timestamptz IS NULL OR (t.created_at, t.id) < (%(after_at)s, %(after_id)s))

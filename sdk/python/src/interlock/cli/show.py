@@ -63,7 +63,7 @@ def task_row(view: View) -> list[str]:
         str(view.get("status", "")),
         type_of(view),
         moment(view.get("createdAt")),
-        str(view.get("attempts", "")),
+        str((view.get("attempt") or {}).get("number", 0)),
         shorten(state_text(view)),
     ]
 
@@ -85,9 +85,8 @@ def show_task(out: Output, view: View) -> None:
             ("to do", how_to_resolve(view)),
             ("progress", progress_text(view.get("progress"))),
             ("cancel", "requested" if view.get("cancelRequested") else None),
-            ("attempt", describe_attempt(attempt) if attempt else None),
+            ("attempt", describe_attempt(attempt, (view.get("retry") or {}).get("maxAttempts"))),
             ("attempt id", attempt.get("id")),
-            ("attempts", f"{view.get('attempts')} of {(view.get('retry') or {}).get('maxAttempts')} used"),
             ("pool", view.get("pool")),
             ("priority", view.get("priority") or None),
             ("concurrency", f"{concurrency.get('key')}, at most {concurrency.get('limit')}" if concurrency else None),
@@ -108,9 +107,11 @@ def show_task(out: Output, view: View) -> None:
             out.value(view[name], "  ")
 
 
-def describe_attempt(attempt: View) -> str:
-    """An attempt in one line."""
-    words = [f"number {attempt.get('number')}"]
+def describe_attempt(attempt: View, most: Any) -> str:
+    """The latest attempt of at most so many, in one line."""
+    if not attempt:
+        return f"none yet, at most {most}"
+    words = [f"number {attempt.get('number')} of at most {most}"]
     words += [f"on {attempt['workerId']}"] if attempt.get("workerId") else []
     words += [str(attempt["effectSafety"])] if attempt.get("effectSafety") else []
     words += [f"lease until {moment(attempt['leaseExpiresAt'])}"] if attempt.get("leaseExpiresAt") else []
