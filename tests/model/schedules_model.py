@@ -173,7 +173,7 @@ class Schedules(Fleet):
         away, policy = self.now - self.ticked > AWAY, schedule.body.get("catchUp", "last")
         kept = due[-1:] if away and policy != "all" else due[-MOST:]
         passed = len(due) - len(kept)
-        self.met["catch up", f"{policy}, {'away' if away else 'late' if len(due) > 1 else 'in time'}"] += 1
+        self.met["catch up", f"{policy}, away" if away else "late" if len(due) > 1 else "in time"] += 1
         if away and policy == "none":
             schedule.missed += len(due)
             schedule.last = (due[-1], "missed", passed)
@@ -186,10 +186,8 @@ class Schedules(Fleet):
     def _deal(self, schedule: Schedule, instant: int, others: list[int], find: Find) -> str:
         """What becomes of one instant; `others` are dealt with at the same time."""
         before = self._unended(schedule.place)
-        # of several that are dealt with together one runs: the first, behind which the others are skipped, or the last, to which
-        # the others would give way at once
-        runs = {"skip": others[0], "cancel-previous": others[-1]}.get(schedule.overlap, instant)
-        if instant != runs or (schedule.overlap == "skip" and before):
+        gives_way = schedule.pushes and instant != others[-1]  # to the last of those that are dealt with together, at once
+        if gives_way or (schedule.overlap == "skip" and before):
             outcome = "skipped"
         else:
             try:
