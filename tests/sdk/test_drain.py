@@ -148,6 +148,12 @@ def test_renewals_go_on_while_a_drain_waits(live: Live) -> None:
     assert live.kinds(task_id) == ["submitted", "claimed", "succeeded"]
 
 
+def test_a_worker_serves_for_the_length_of_a_block(live: Live) -> None:
+    with live.worker(lambda inp, ctx: inp) as worker:
+        assert live.wait(live.submit({"n": 1})).result == {"n": 1}
+    assert worker.join(0)
+
+
 async def test_a_worker_lives_inside_an_asyncio_program(live: Live) -> None:
     async with live.worker(lambda inp, ctx: inp):
         handle = await asyncio.to_thread(live.producer.submit, live.type, 1, "inside")

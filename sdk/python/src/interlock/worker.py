@@ -200,6 +200,13 @@ class TaskWorker:
         life.check()
         return True
 
+    def __enter__(self) -> TaskWorker:  # noqa: PYI034 (typing.Self is newer than Python 3.10)
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.drain()
+
     async def __aenter__(self) -> TaskWorker:  # noqa: PYI034 (typing.Self is newer than Python 3.10)
         await asyncio.to_thread(self.start)
         return self
