@@ -10,6 +10,7 @@ from interlock_core import controls, jsontext, tasks, tickets, waits
 from interlock_core import rerun as rerunning
 from interlock_core.errors import InvalidRequest
 from interlock_core.http import Answer, Call, api, endpoint, lambda_handler
+from interlock_core.wire import cursors
 from interlock_core.wire.operator import Bulk, ConcurrencyLimit, Nothing, Rate, StreamTicket
 from interlock_core.wire.producer import Cancel, Rerun, Resolve, Signal
 from interlock_core.wire.queries import named_type, one_identifier, query, task_filter
@@ -84,9 +85,14 @@ async def resume_project(call: Call) -> dict[str, Any]:
 @endpoint("GET", "/v1/limits", keys=OPERATOR)
 async def limits(call: Call) -> dict[str, Any]:
     """Limits of concurrency keys that operators set, and the rate of submits."""
-    given = query(call.request, ("key",))
+    given = query(call.request, ("key", "limit", "cursor"))
     name = one_identifier("key", given["key"][-1]) if "key" in given else None
-    return await controls.limits(call.database, call.key.project, name)
+    limit = cursors.page_limit(given.get("limit", [None])[-1])
+    scope = ["limits", call.key.project, name]
+    after = cursors.read(scope, given.get("cursor", [None])[-1], cursors.name)
+    found, rate = await controls.limits(call.database, call.key.project, name, after[0] if after else None, limit)
+    page = found[:limit]
+    return {**cursors.page(scope, page, [[item["key"]] for item in page], more=len(found) > limit), "rate": rate}
 
 
 @endpoint("PUT", "/v1/limits", keys=OPERATOR, body=ConcurrencyLimit)

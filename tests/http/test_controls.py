@@ -182,6 +182,21 @@ async def test_an_operators_limit_bounds_the_tasks_own(play: Play) -> None:
     assert (await play.http.operator.put("/v1/limits", json={"limit": 1})).status_code == 400
 
 
+async def test_every_limit_is_listed_a_page_at_a_time(play: Play) -> None:
+    names = sorted(f"key {n}" for n in range(23))
+    for name in names:
+        await play.http.operator.put("/v1/limits", params={"key": name}, json={"limit": 3})
+    met: list[str] = []
+    cursor: str | None = None
+    while cursor or not met:
+        page = (await play.http.operator.get("/v1/limits", params={"limit": 10} | ({"cursor": cursor} if cursor else {}))).json()
+        assert page["rate"] == {"perSecond": None, "burst": None}
+        met += [item["key"] for item in page["items"]]
+        cursor = page["nextCursor"]
+    assert met == names
+    assert (await play.http.operator.get("/v1/limits", params={"key": "x", "cursor": "W10"})).json()["code"] == "INVALID_CURSOR"
+
+
 async def test_a_key_that_submits_too_fast_is_told_when_to_come_back(play: Play, clock: Clock) -> None:
     clock.hold()
     await play.http.operator.put("/v1/limits/rate", json={"perSecond": 1, "burst": 2})

@@ -54,11 +54,17 @@ async def set_limit(database: Database, key: Key, name: str, limit: int | None) 
     return {"key": name, "limit": limit, "duplicate": not rows[0].changed}
 
 
-async def limits(database: Database, project: str, name: str | None) -> dict[str, Any]:
-    """Limits that operators set, by key, with the number of running holders; and the rate of submits."""
-    rows, rates = await database.run(sql.limits(project=project, key=name), sql.rate(project=project))
+async def limits(
+    database: Database, project: str, name: str | None, after: str | None, limit: int
+) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """Limits that operators set, by key, with the number of running holders, one more than `limit` if there are more; and the
+    rate of submits.
+    """
+    rows, rates = await database.run(
+        sql.limits(project=project, key=name, after=after, limit=limit + 1), sql.rate(project=project)
+    )
     rate = {"perSecond": rates[0].submits_per_second, "burst": rates[0].submits_burst} if rates else None
-    return {"items": [{"key": r.key, "limit": r.most, "held": r.held} for r in rows], "rate": rate}
+    return [{"key": r.key, "limit": r.most, "held": r.held} for r in rows], rate
 
 
 async def set_rate(database: Database, key: Key, per_second: float | None, burst: int | None) -> dict[str, Any]:

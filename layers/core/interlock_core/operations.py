@@ -231,7 +231,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/project/pause"): Operation("pauseProject", o.PausedProject),
     ("POST", "/v1/project/resume"): Operation("resumeProject", o.PausedProject),
     ("GET", "/v1/limits"): Operation(
-        "listLimits", o.Limits, query=(Parameter("key", _TEXT, "Only the limit of this concurrency key."),)
+        "listLimits", o.Limits, query=(Parameter("key", _TEXT, "Only the limit of this concurrency key."), *PAGE)
     ),
     ("PUT", "/v1/limits"): Operation("setLimit", o.KeyLimit, query=(_CONCURRENCY_KEY,)),
     ("DELETE", "/v1/limits"): Operation("dropLimit", o.KeyLimit, query=(_CONCURRENCY_KEY,)),

@@ -61,7 +61,8 @@ SELECT EXISTS (SELECT FROM made) AS changed
 -- :: limits
 SELECT k.key, k.most, (SELECT count(*) FROM tasks t WHERE t.project = k.project AND t.concurrency_key = k.key AND t.status = 'running') AS held
 FROM concurrency_keys k WHERE k.project = %(project)s AND (%(key)s::text IS NULL OR k.key = %(key)s) AND k.most IS NOT NULL
-ORDER BY k.key LIMIT 1000
+  AND (%(after)s::text IS NULL OR k.key > %(after)s)
+ORDER BY k.key LIMIT %(limit)s
 
 -- :: set_rate
 WITH changed AS (

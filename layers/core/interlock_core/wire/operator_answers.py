@@ -64,9 +64,10 @@ class SubmitRateSet(SubmitRate):
 
 
 class Limits(Shown):
-    """The limits of a project."""
+    """A page of the limits of a project, by key, and its rate of submits."""
 
     items: list[HeldLimit]
+    next_cursor: str | None
     rate: SubmitRate | None
 
 

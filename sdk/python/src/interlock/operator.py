@@ -134,8 +134,8 @@ class Operator:
 
     def limits(self) -> Limits:
         """The limits of concurrency keys, and the rate of submits."""
-        view = self.client.request("GET", "/v1/limits")
-        return Limits(tuple(fill(HeldLimit, item) for item in view["items"]), read_rate(view.get("rate")))
+        keys = tuple(fill(HeldLimit, item) for item in read_pages(self.client, "/v1/limits", page_size=200))
+        return Limits(keys, read_rate(self.client.request("GET", "/v1/limits", params={"limit": 1}).get("rate")))
 
     def set_limit(self, key: str, limit: int) -> None:
         """Let at most `limit` tasks hold a concurrency key (a task's own smaller limit counts too); 0: none starts."""

@@ -63,7 +63,11 @@ def type_path_of(kind: str, version: int) -> str:
 
 def list_limits(session: Session) -> None:
     """Show the limits, how many tasks hold each key now, and the rate of submits. Needs an operator key."""
-    answer = session.client("operator").request("GET", "/v1/limits")
+    client = session.client("operator")
+    answer = client.request("GET", "/v1/limits", params={"limit": 200})
+    while cursor := answer.pop("nextCursor", None):
+        further = client.request("GET", "/v1/limits", params={"limit": 200, "cursor": cursor})
+        answer = {**further, "items": [*answer["items"], *further["items"]]}
     out = session.out
     if out.json:
         out.document(answer)
