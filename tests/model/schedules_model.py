@@ -133,10 +133,15 @@ class Schedules(Fleet):
 
     def trigger(self, place: Place, task_id: str, key: str | None) -> tuple[str, bool]:
         """(the task, whether it was there before)."""
-        found = self.schedule(place)
         asked = {"trigger": place}
-        if (known := self.named(key, asked)) is not None:
+        try:
+            known = self.named(key, asked)
+        except Refused:
+            self.schedule(place)  # that there is none is told first
+            raise
+        if known is not None:  # told again, whether or not the schedule is still there
             return known, True
+        found = self.schedule(place)
         self._make(found, task_id, self.now, waits=found.overlap != "allow")
         self.remember(key, task_id, asked)
         return task_id, False
@@ -187,15 +192,15 @@ class Schedules(Fleet):
         """What becomes of one instant; `others` are dealt with at the same time."""
         before = self._unended(schedule.place)
         gives_way = schedule.pushes and instant != others[-1]  # to the last of those that are dealt with together, at once
-        if gives_way or (schedule.overlap == "skip" and before):
+        outcome = "skipped" if schedule.overlap == "skip" and before else "fired"
+        try:
+            self.require(schedule.body["type"], schedule.body.get("requireWorker") if outcome == "fired" else None)
+        except Refused:
+            self.met["firing", "refused"] += 1
+            return "refused"
+        if gives_way:
             outcome = "skipped"
-        else:
-            try:
-                self.require(schedule.body["type"], schedule.body.get("requireWorker"))
-            except Refused:
-                self.met["firing", "refused"] += 1
-                return "refused"
-            outcome = "fired"
+        elif outcome == "fired":
             self._make(schedule, find(schedule.place, instant), instant, waits=schedule.overlap == "cancel-previous")
         self.met["firing", f"{schedule.overlap}: {outcome}{' behind others' if outcome == 'fired' and before else ''}"] += 1
         schedule.fired += outcome == "fired"
