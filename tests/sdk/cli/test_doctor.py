@@ -55,12 +55,15 @@ def test_a_working_service_and_its_keys(cli: Cli) -> None:
         *(f"key {kind}" for kind in ("task-producer", "task-worker", "operator", "admin")),
         "clock",
         "project",
+        "release",
         "sweep",
         "stream",
     ]
     assert {name: found[name]["severity"] for name in names} == dict.fromkeys(names, "ok")
     assert "the service (" in found["clock"]["fact"]
-    assert done.json["service"]["epoch"] >= 1
+    service = done.json["service"]
+    assert found["release"]["fact"] == f"{service['version']}, schema {service['schemaVersion']}, epoch {service['epoch']}"
+    assert service["epoch"] >= 1
     for value in cli.environment.values():
         assert value.startswith("http") or value not in done.out + done.err
 

@@ -10,7 +10,10 @@ from typing import Any
 from interlock.cli.app import build
 from interlock.cli.exits import MEANINGS
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "sdk" / "python" / "README.md"]
+SHOWN = re.compile(r"(?:`|^\$ |; )interlock ([a-z]+)(?: ([a-z]+))?", re.MULTILINE)
 BY_ITSELF = {"--help", "-h", "--version", "--install-completion", "--show-completion"}
 
 
@@ -37,3 +40,15 @@ def test_every_command_and_option_is_documented() -> None:
 def test_every_exit_status_is_documented() -> None:
     for code, meaning in MEANINGS.items():
         assert f"| {code.value} | {meaning} |" in PAGE
+
+
+def test_every_command_that_a_page_shows_is_there() -> None:
+    root = build().commands  # type: ignore[attr-defined]
+    shown = 0
+    for page in PAGES:
+        for first, second in SHOWN.findall(page.read_text(encoding="utf-8")):
+            assert first in root, (page.name, first)
+            below = getattr(root[first], "commands", {})
+            assert not below or not second or second in below, (page.name, first, second)
+            shown += 1
+    assert shown > 100

@@ -15,7 +15,10 @@ LAG_SECONDS = 5.0
 
 
 def check_health(account: Mapping[str, Any]) -> Iterator[Finding]:
-    """The queue, the debts and the scheduled work of the service."""
+    """What runs there; the queue, the debts and the scheduled work of the service."""
+    if account.get("version"):
+        release = f"{account['version']}, schema {account.get('schemaVersion')}, epoch {account.get('epoch')}"
+        yield well("release", release)
     debts = account.get("debts") or {}
     outbox = debts.get("outbox") or {}
     depth, online = account.get("queueDepth") or 0, account.get("onlineWorkers") or 0
