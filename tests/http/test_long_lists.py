@@ -85,3 +85,20 @@ async def test_keys_workers_and_the_audit_too(play: Play, database: Database) ->
         met = [item[name] for page in pages for item in page]
         assert any(len(page) < 180 for page in pages[:-1]), path
         assert len(met) == len(set(met)) >= count, path
+
+
+async def test_a_type_with_many_large_schemas_is_shown_and_says_what_is_left_out(play: Play) -> None:
+    schema = {"description": '"' * 120_000}
+    handler = {"type": "demo/hello", "schemaVersion": 1, "effectSafety": "pure", "inputSchema": schema, "resultSchema": schema}
+    for number in range(12):
+        body = {"instanceId": "i", "slots": 1, "handlers": [handler]}
+        assert (await play.http.worker.put(f"/v1/workers/w{number:02}", json=body)).status_code == 200
+    answer = await play.http.operator.get("/v1/task-types/demo/hello/1")
+    assert answer.status_code == 200, answer.text[:300]
+    assert len(answer.content) + answer.content.count(b'"') + answer.content.count(b"\\") <= BYTES
+    shown = answer.json()["handlers"]
+    assert [h["workerId"] for h in shown] == [f"w{number:02}" for number in range(12)]
+    assert [h["leftOut"] for h in shown] == [False] * 4 + [True] * 8
+    assert [h["inputSchema"] for h in shown] == [schema] * 4 + [None] * 8
+    listed = (await play.http.operator.get("/v1/task-types")).json()["items"][0]["handlers"]
+    assert len(listed) == 12

@@ -20,6 +20,7 @@ from .wire.times import when
 
 sql = statements("overview")
 
+DECLARED_BYTES = 2_000_000  # of descriptions and schemas in one answer; JSON inside a JSON string takes up to twice of that
 MAX_INSTANCES = 100  # of one worker id in one answer; `instanceCount` tells all
 _encode = msgspec.json.Encoder().encode
 
@@ -141,7 +142,7 @@ async def task_types(
     text = names_json(names)
     facts, handlers, online = await database.run(
         sql.type_facts(project=project, names=text),
-        sql.handlers_for(project=project, names=text),
+        sql.handlers_for(project=project, names=text, budget=DECLARED_BYTES if whole else 0),
         fleet.state(project, names, settings),
     )
     capacity: defaultdict[str, list[tuple[str, fleet.Serving]]] = defaultdict(list)
@@ -235,6 +236,7 @@ def _handler(row: Any, whole: bool) -> dict[str, Any]:
             "description": row.description,
             "inputSchema": raw(row.input_schema),
             "resultSchema": raw(row.result_schema),
+            "leftOut": row.left_out,
             "retry": {
                 "maxAttempts": row.max_attempts,
                 "initialDelaySeconds": row.initial_delay_seconds,

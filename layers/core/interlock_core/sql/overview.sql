@@ -138,9 +138,18 @@ CROSS JOIN LATERAL (
 ORDER BY n.type, n.schema_version
 
 -- :: handlers_for
-SELECT h.* FROM handlers h JOIN json_to_recordset(%(names)s::json) AS n(type text, schema_version integer)
-    ON h.project = %(project)s AND h.type = n.type AND h.schema_version = n.schema_version
-ORDER BY h.type, h.schema_version, h.worker_id LIMIT 2000
+-- `budget`: so many bytes of what programs declare are read, of the first ones; what is left out is said to be.
+SELECT h.type, h.schema_version, h.worker_id, h.pool, h.effect_safety, h.reconciles, h.slots, h.max_attempts, h.initial_delay_seconds,
+       h.multiplier, h.max_delay_seconds, h.jitter, h.timeout_seconds, h.lease_seconds, h.start_deadline_seconds,
+       CASE WHEN h.fits THEN h.description END AS description, CASE WHEN h.fits THEN h.input_schema END AS input_schema,
+       CASE WHEN h.fits THEN h.result_schema END AS result_schema, NOT h.fits AND h.bytes > 0 AS left_out
+FROM (SELECT s.*, sum(s.bytes) OVER (ORDER BY s.type, s.schema_version, s.worker_id) <= %(budget)s AS fits
+      FROM (SELECT h.*, coalesce(octet_length(h.description), 0) + coalesce(octet_length(h.input_schema), 0)
+                        + coalesce(octet_length(h.result_schema), 0) AS bytes
+            FROM handlers h JOIN json_to_recordset(%(names)s::json) AS n(type text, schema_version integer)
+                ON h.project = %(project)s AND h.type = n.type AND h.schema_version = n.schema_version
+            ORDER BY h.type, h.schema_version, h.worker_id LIMIT 2000) s) h
+ORDER BY h.type, h.schema_version, h.worker_id
 
 -- :: queues
 -- Ready and waiting work by type and pool, for a worker's own view of its queues.

@@ -174,11 +174,12 @@ class HandlerRetryView(Shown):
 
 
 class TypeHandlerView(TypeHandler):
-    """The same, with what its program declares."""
+    """The same, with what its program declares. `leftOut`: description and schemas did not fit in the answer beside the others'."""
 
     description: str | None
     input_schema: Any
     result_schema: Any
+    left_out: bool
     retry: HandlerRetryView
     timeout_seconds: float | None
     lease_seconds: float | None
