@@ -86,7 +86,8 @@ def test_bulk_asks_at_a_terminal(cli: Cli, live: Live, answer: bytes, code: int,
 def test_pause_and_resume_a_type(cli: Cli, here: RunHere, live: Live) -> None:
     live.start(lambda inp, ctx: inp)
     name = f"{live.type}@1"
-    assert cli.run("tasks", "pause", name, expect=0).out == f"{name} is paused\n"
+    paused = cli.run("tasks", "pause", name, expect=0)
+    assert (paused.out, "warning" in paused.err) == (f"{name} is paused\n", False)
     assert "nothing changed" in here("tasks", "pause", name, expect=0).err
     task = live.submit("x")
     assert "paused" in here("tasks", "get", task, expect=0).out
@@ -94,6 +95,9 @@ def test_pause_and_resume_a_type(cli: Cli, here: RunHere, live: Live) -> None:
     assert live.wait(task).result == "x"
     assert "@1" in here("tasks", "pause", live.type, expect=2).err
     assert "group/name" in here("tasks", "pause", "no-type@1", expect=2).err
+    other = here("tasks", "pause", f"{live.type}@7", expect=0)
+    assert f"warning: no worker ever registered the type {live.type}@7" in other.err
+    here("tasks", "resume", f"{live.type}@7", expect=0)
     here("tasks", "pause", expect=2)
     here("tasks", "pause", name, "--project", expect=2)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -9,9 +10,12 @@ import typer
 
 from interlock.cli.completion import offer_versions
 from interlock.cli.lists import All, Limit, show_list
+from interlock.cli.output import Output
 from interlock.cli.session import Session
 from interlock.cli.show import describe_value, moment
 from interlock.cli.values import bad, read_type
+from interlock.client import Client
+from interlock.errors import InterlockError
 from interlock.reading import type_path
 
 Type = Annotated[
@@ -45,12 +49,24 @@ def change(session: Session, given: str, project: bool, action: str) -> None:
         if version is None:
             bad("TYPE@VERSION", f"name the version too: {given}@1")
         path, name = type_path_of(kind, version), f"{kind}@{version}"
-    answer = session.client("operator").request("POST", f"{path}/{action}", json={})
+    client = session.client("operator")
+    answer = client.request("POST", f"{path}/{action}", json={})
     if session.out.json:
         session.out.document(answer)
     else:
         session.out.lines(f"{name} {'is paused' if answer.get('paused') else 'runs'}")
     told_before(session, answer)
+    if answer.get("paused") and not project:
+        tell_unknown(session.out, client, path, name)
+
+
+def tell_unknown(out: Output, client: Client, path: str, name: str) -> None:
+    """Say so where a type was paused that no worker ever registered: its name may be misspelled, and what was meant runs on."""
+    with contextlib.suppress(InterlockError):  # The pause is stored, whatever becomes of this question.
+        if not client.request("GET", path).get("firstRegisteredAt"):
+            out.notice(
+                f"warning: no worker ever registered the type {name} in this project; `interlock tasks types` shows those there are"
+            )
 
 
 def type_path_of(kind: str, version: int) -> str:
