@@ -265,18 +265,6 @@ def test_crashes_cost_attempts() -> None:
     assert (run.failure.code, run.failure.details["last"]["code"]) == ("ATTEMPTS_EXHAUSTED", "LEASE_EXPIRED")
 
 
-def test_what_it_shows_of_itself_says_why_it_stands_still() -> None:
-    run = drive(create, {"email": "a@b", "clips": [{"id": "one"}]}, stubs={"create": ACCOUNT})
-    run.advance(120)
-    run.signal("verified", True)
-    assert run.status == "waiting"
-    assert "waiting={'name': 'gather', 'children': ['one']" in repr(run)
-    run.fail_child("one", "Torn", "no sound")
-    assert run.status == "failed"
-    assert "waiting" not in repr(run)
-    assert "failure={'code': " in repr(run)
-
-
 def test_a_waiting_run_is_cancelled() -> None:
     run = drive(lambda inp, ctx: ctx.sleep(60))
     run.cancel()

@@ -148,3 +148,13 @@ def test_a_run_that_ends_in_time_is_not() -> None:
     run = drive(handler, most_attempts=20)
     run.advance(19)
     assert (run.status, run.attempts) == ("succeeded", 20)
+
+
+def test_what_a_run_shows_of_itself_says_why_it_stands_still() -> None:
+    run = drive(program)
+    assert run.status == "waiting"
+    assert "waiting={'name': 'gather', 'children': ['kid']" in repr(run)
+    run.fail_child("kid", "Torn", "no sound")
+    assert run.status == "failed"
+    assert "waiting" not in repr(run)
+    assert "failure={'code': " in repr(run)

@@ -110,8 +110,7 @@ class Ledger:
         if due:
             pause = self._linger(lane, due, now)
             if pause <= 0:
-                # A claim rides along, unless one is on its way that would take the same work.
-                rides = pending is None and (self._busy or not self._claims)
+                rides = pending is None and (self._busy or not self._claims)  # one on its way would take the same work
                 return Work(self._take_outcomes(now), self._plan_claim(now, True) if rides else None), 0.0
             # A claim waits with them: it rides along, and must not keep this lane from them.
             return (Work(), 0.0) if pending is not None and not self._lapsed(now) else (None, min(wait, pause))
