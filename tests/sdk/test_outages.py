@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from interlock import life as life_module
 from interlock import spool as spool_module
 from interlock import stream as stream_module
 from interlock.attempt import Attempt
+from interlock.http_port import HttpPort
+from interlock.port import ChildRequest, PortRefused
 from sdk.conftest import Answer, ScriptedServer, Seen
 from sdk.live import Live
 from support.proxy import MakeProxy
@@ -231,6 +234,72 @@ def test_a_report_that_is_refused_for_good_does_not_hold_the_others(live: Live, 
     assert "not this one" in kept[0].read_text()
     assert kept[0].parent.name == "quarantine"
     assert wait_until(lambda: len(live.spooled()) == 2)
+
+
+def through_faults(live: Live, scripted: ScriptedServer, *faulty: str) -> list[str]:
+    """The scripted server in front of the service; calls of these paths are carried out, and the first two answers are lost to faults."""
+    upstream = live.client("task-worker")
+    fault = {"code": "INTERNAL", "status": 500, "retryable": False, "detail": "a defect"}
+    failed: list[str] = []
+
+    def forward(seen: Seen) -> Answer:
+        path = seen.path.partition("?")[0]
+        answer = upstream.request(seen.method, path, content=seen.body or None)
+        name = path.rpartition("/")[2]
+        if name in faulty and failed.count(name) < 2:
+            failed.append(name)
+            return Answer(500, fault)
+        return Answer(200, answer)
+
+    scripted.answer("PUT", f"/v1/workers/{live.type.replace('/', '-')}", forward)
+    scripted.answer("GET", "/v1/config", Answer(200, {"streamUrl": "http://127.0.0.1:9", "pollSeconds": 1, "limits": {}}))
+    for path in ("/v1/claims", "/v1/attempts/complete", "/v1/attempts/heartbeat", "/v1/attempts/release"):
+        scripted.answer("POST", path, forward)
+    return failed
+
+
+def test_a_fault_of_the_service_is_no_refusal_of_an_outcome(live: Live, scripted: ScriptedServer) -> None:
+    """It was taken, though the answer is a 500 that is not to be repeated: the repeat finds that out, and nothing is quarantined."""
+    failed = through_faults(live, scripted, "complete")
+    live.start(lambda inp, ctx: inp, url=scripted.url, effect_safety="non-idempotent")
+    assert live.wait(live.submit(7)).result == 7
+    wait_until(lambda: len(failed) == 2 and not live.spooled(), 20)
+
+
+def test_what_a_claim_leased_behind_a_fault_is_given_back(
+    live: Live, scripted: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.exchange.KEY_PAUSE", 0.5)
+    task_id = live.submit(7, lease=60)
+    failed = through_faults(live, scripted, "claims")
+    live.start(lambda inp, ctx: inp, url=scripted.url, effect_safety="non-idempotent")
+    assert live.wait(task_id).result == 7  # long before its first lease has run out
+    assert live.kinds(task_id) == ["submitted", "claimed", "released", "claimed", "released", "claimed", "succeeded"]
+    assert failed == ["claims", "claims"]
+
+
+def test_a_fault_of_the_service_is_no_refusal_of_a_runs_call() -> None:
+    """One that goes on ends the run in the end."""
+    answers: list[int] = [500, 500, 200]
+    pauses: list[float] = []
+
+    def request(*_: Any, **__: Any) -> dict[str, Any]:
+        status = answers.pop(0)
+        if status == 500:
+            raise ApiError(code="INTERNAL", status=500, detail="a defect", retryable=False)
+        return {"name": "s", "taskId": "t-2"}
+
+    attempt: Any = SimpleNamespace(id="a", task_id="t", ids=b'{"fence":1', stop_reason=None, wait_stop=pauses.append)
+    client: Any = SimpleNamespace(request=request)
+    port = HttpPort(client, attempt)
+    child = ChildRequest("c", {"type": "demo/child", "schemaVersion": 1, "input": 1})
+    assert port.spawn_child(child) == "t-2"
+    assert len(pauses) == 2
+    assert max(pauses) < 2
+    answers[:] = [500] * 50
+    with pytest.raises(PortRefused, match="a defect"):
+        port.spawn_child(child)
+    assert len(answers) == 50 - 11
 
 
 def test_outcomes_wait_for_a_key_that_is_accepted(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:

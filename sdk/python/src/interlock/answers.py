@@ -13,6 +13,18 @@ from interlock.json_text import decode
 PASSING_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses that may pass by themselves, where no problem document says otherwise."""
 
+MOST_FAULTS = 10
+"""How often a worker sends again what ended in a fault of the service."""
+
+
+def may_pass(error: ApiError, tries: int) -> bool:
+    """Whether a worker is to send again what was answered so, after so many tries.
+
+    What the service says, but for a fault of its own (a 500): that is no refusal. The work may have been taken, and a repeat,
+    which changes nothing then, finds that out. So it is repeated some times before it counts as refused for good.
+    """
+    return error.retryable or (error.status >= 500 and tries < MOST_FAULTS)
+
 
 def read_answer(status: int, headers: Mapping[str, str], body: bytes, url: str) -> dict[str, Any]:
     """The JSON object of a success; raises ApiError for anything else and ConfigurationError for a redirect."""

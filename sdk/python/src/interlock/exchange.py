@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from interlock import clock
-from interlock.answers import problem_error
+from interlock.answers import may_pass, problem_error
 from interlock.attempt import Attempt
 from interlock.backoff import Backoff, growing_delay, jittered
 from interlock.client import Client
@@ -190,12 +190,14 @@ class Exchange:
         # The request was refused as a whole. One part of it must not hold the others: without the claim, then in halves.
         log.debug("a request with %d reports was refused, and is taken apart: %s", len(outcomes), error)
         if claim is not None:
-            self._ledger.drop_claim(claim, KEY_PAUSE)
+            self._abandon(claim, error)
             self._complete(outcomes, None)
         elif len(outcomes) > 1:
             middle = len(outcomes) // 2
             self._complete(outcomes[:middle], None)
             self._complete(outcomes[middle:], None)
+        elif _put_off(outcomes[0], error):
+            self._ledger.replay(outcomes)
         else:
             instead = self._refuse(outcomes[0], error)
             if instead is not None:
@@ -216,10 +218,7 @@ class Exchange:
                     log.warning("task %s failed: the service cannot store its result; its failure says why", outcome.task_id)
             else:
                 error = problem_error(problem if isinstance(problem, Mapping) else {})
-                if error.retryable or error.status in (401, 403):
-                    outcome.tries += 1
-                    pause = growing_delay(outcome.tries, 0.1, 30.0) if error.retryable else KEY_PAUSE
-                    outcome.not_before = clock.now() + jittered(pause)
+                if _put_off(outcome, error):
                     again.append(outcome)
                     continue
                 instead = self._refuse(outcome, error)
@@ -268,11 +267,17 @@ class Exchange:
     def _claim_failed(self, claim: ClaimRequest, error: InterlockError) -> ClaimRequest | None:
         """The claim if it is to be repeated."""
         if isinstance(error, ApiError) and not error.retryable:
-            log.error("the claim was refused: %s", error)
-            self._ledger.drop_claim(claim, jittered(KEY_PAUSE))
+            self._abandon(claim, error)
             return None
         self._out_of_reach(error)
         return claim
+
+    def _abandon(self, claim: ClaimRequest, error: ApiError) -> None:
+        """Give up a claim that is refused for good, and ask anew after a pause."""
+        log.error("the claim was refused: %s", error)
+        if claim.sent_at and (error.status >= 500 or error.status == 413):
+            self.give_back_claim(claim)  # it may have leased what its answer could not tell
+        self._ledger.drop_claim(claim, jittered(KEY_PAUSE))
 
     def _take(self, claim: ClaimRequest, answer: Mapping[str, Any]) -> None:
         """Start what a claim brought; give back what cannot run here."""
@@ -363,6 +368,16 @@ class Exchange:
             delay = min(delay, 0.5)
         log.log(logging.ERROR if refused else logging.WARNING, "%s; asking again in %.1f s", error, delay)
         self._ledger.hold(delay)
+
+
+def _put_off(outcome: Outcome, error: ApiError) -> bool:
+    """Whether the outcome is to be sent again; then it knows when."""
+    key_refused = error.status in (401, 403) and not error.retryable
+    if not (key_refused or may_pass(error, outcome.tries)):
+        return False
+    outcome.tries += 1
+    outcome.not_before = clock.now() + jittered(KEY_PAUSE if key_refused else growing_delay(outcome.tries, 0.1, 30.0))
+    return True
 
 
 def as_seconds(value: Any, otherwise: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from interlock.answers import may_pass
 from interlock.attempt import Attempt
 from interlock.backoff import Backoff
 from interlock.client import Client
@@ -55,6 +56,7 @@ class HttpPort:
         attempt = self._attempt
         path = path_of("tasks", attempt.task_id, "attempts", attempt.id, part)
         backoff = Backoff(first=0.2, longest=15.0)
+        faults = 0
         while True:
             if attempt.stop_reason == "stale":
                 raise Stopped("stale")
@@ -62,9 +64,11 @@ class HttpPort:
             try:
                 return self._send(method, path, fields, cursor, LAST_TRY_SECONDS if last else TRY_SECONDS)
             except ApiError as error:
-                self._judge(error)
+                self._judge(error, faults)
+                faults += error.status >= 500 and not error.retryable
                 fault: InterlockError = error
-                delay = backoff.next(error.retry_after) if error.retryable else max(backoff.next(), 10.0)
+                passing = error.retryable or error.status >= 500
+                delay = backoff.next(error.retry_after) if passing else max(backoff.next(), 10.0)
             except Unreachable as error:
                 fault = error
                 delay = backoff.next()
@@ -89,12 +93,12 @@ class HttpPort:
             stop=lambda: attempt.stop_reason is not None and not already,
         )  # fmt: skip
 
-    def _judge(self, error: ApiError) -> None:
-        """Returns for what may be asked again."""
+    def _judge(self, error: ApiError, faults: int) -> None:
+        """Returns for what may be asked again, after so many faults of the service."""
         if error.code in ("STALE_ATTEMPT", "EPOCH_CHANGED"):
             if self._attempt.stop("stale"):
                 log.warning("task %s is no longer ours: %s", self._attempt.task_id, error.code)
             raise Stopped("stale")
         # A key that is refused may be replaced while we run (401); one that may not do this will never do it (403).
-        if not error.retryable and error.status != 401:
+        if not may_pass(error, faults) and error.status != 401:
             raise PortRefused(error.code, error.status, error.detail or error.title or error.code)
