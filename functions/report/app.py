@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from pydantic import ValidationError
 
 from interlock_core import attempts, children, claims, jsontext, reports, steps
-from interlock_core.errors import InvalidRequest, Problem
+from interlock_core.errors import Internal, InvalidRequest, Problem
 from interlock_core.http import Call, api, endpoint, lambda_handler
 from interlock_core.wire import cursors
 from interlock_core.wire.fields import Tolerant, problem
@@ -24,6 +25,8 @@ from interlock_core.wire.worker import (
     Release,
     StepReport,
 )
+
+log = logging.getLogger("interlock.http")
 
 WORKER = ("task-worker",)
 Outcome = dict[str, Any] | Problem
@@ -60,6 +63,9 @@ async def complete(call: Call) -> dict[str, Any]:
             answer["claim"] = {"error": problem(error, "/claim").body()}
         except Problem as refusal:  # the outcomes are stored: their answer must not be lost over the claim
             answer["claim"] = {"error": refusal.body()}
+        except Exception:  # nor over a defect
+            log.exception("the claim beside %d completions failed", len(items))
+            answer["claim"] = {"error": Internal().body()}
     return answer
 
 

@@ -6,7 +6,9 @@ import json
 from typing import Any
 
 import httpx
+import pytest
 
+from interlock_core import claims
 from support.clock import Clock
 from support.play import Play, ids
 
@@ -175,3 +177,21 @@ async def test_b19_an_oversize_line_is_cut(play: Play) -> None:
     message = event["data"]["lines"][0]["message"]
     assert message.endswith("…[truncated]")
     assert len(message.encode()) == 16 * 1024
+
+
+@pytest.mark.in_process
+async def test_a_defect_of_the_claim_does_not_cost_the_completions_their_answer(
+    play: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempt = await play.run()
+
+    async def fail(*_: Any) -> None:
+        raise KeyError("a defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(claims, "claim", fail)
+        body = {"completions": [{**ids(attempt), "outcome": "succeeded"}], "claim": play.claim_body()}
+        answer = await play.http.worker.post("/v1/attempts/complete", json=body)
+    assert (answer.status_code, answer.json()["completions"][0]["taskStatus"]) == (200, "succeeded")
+    assert answer.json()["claim"]["error"]["code"] == "INTERNAL"
+    assert "the claim beside 1 completions failed" in caplog.text
