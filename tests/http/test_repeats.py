@@ -125,7 +125,7 @@ async def test_a_bulk_call_that_comes_again_while_it_runs_is_not_carried_out_twi
 async def test_a_bulk_call_that_was_cut_goes_on_with_what_was_there_when_it_began(
     play: Play, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "_PAGE", 1)
+    monkeypatch.setitem(bulk._PAGE, "rerun", 1)
     tasks = await failed(play, 3)
     insert, seen = rerun.insert, 0
 

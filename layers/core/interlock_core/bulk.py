@@ -23,7 +23,10 @@ from .wire.producer import Rerun
 from .wire.times import when
 
 MOST = 10_000
-_PAGE = 500
+_PAGE = {
+    "cancel": 500,
+    "rerun": 100,
+}  # a page of cancels is one transaction; one of reruns is to be done long before LEFT_SECONDS
 LEFT_SECONDS = 30.0  # a call that was not heard of for so long was cut: a repeat goes on from where it came to
 
 
@@ -36,7 +39,7 @@ async def bulk(database: Database, settings: Settings, key: Key, request: Bulk, 
     """
     digest = hashlib.sha256(json.dumps(request.model_dump(mode="json"), sort_keys=True).encode()).digest()
     if request.dry_run:
-        return await _first_answer(database, settings, key, request, digest) or await _count(database, key, filters)
+        return await _first_answer(database, settings, key, request, digest) or await _count(database, key, request, filters)
     named = {"project": key.project, "key": request.idempotency_key}
     terms = {"hash": digest, "ttl": settings.idempotency_ttl_seconds, "left_seconds": LEFT_SECONDS}
     mine = await database.one(sql.enter(**named, **terms))
@@ -49,7 +52,7 @@ async def bulk(database: Database, settings: Settings, key: Key, request: Bulk, 
     held = mine[0].at
     try:
         while progress["matched"] < MOST:
-            rows = await _page(database, key, filters, progress)
+            rows = await _page(database, key, request, filters, progress)
             if not rows:
                 break
             changed = await _act(database, settings, key, request, rows)
@@ -81,16 +84,16 @@ async def _first_answer(database: Database, settings: Settings, key: Key, reques
     return None if "underWay" in found else {**found, "duplicate": True}
 
 
-async def _count(database: Database, key: Key, filters: dict[str, Any]) -> dict[str, Any]:
+async def _count(database: Database, key: Key, request: Bulk, filters: dict[str, Any]) -> dict[str, Any]:
     """What a call would match, and change nothing."""
     progress: dict[str, Any] = {"matched": 0, "changed": 0}
-    while progress["matched"] < MOST and (rows := await _page(database, key, filters, progress)):
+    while progress["matched"] < MOST and (rows := await _page(database, key, request, filters, progress)):
         _count_in(progress, rows, len(rows))
     return {**_answer(progress["matched"], progress["matched"]), "changed": 0, "duplicate": False}
 
 
-async def _page(database: Database, key: Key, filters: dict[str, Any], progress: dict[str, Any]) -> list[Any]:
-    most = min(_PAGE, MOST - progress["matched"])
+async def _page(database: Database, key: Key, request: Bulk, filters: dict[str, Any], progress: dict[str, Any]) -> list[Any]:
+    most = min(_PAGE[request.action], MOST - progress["matched"])
     after = [progress["afterAt"], progress["afterId"]] if "afterAt" in progress else None
     return (await tasks.find_all(database, key.project, filters, after, most))[:most]
 
