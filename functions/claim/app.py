@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from interlock_core import claims
-from interlock_core.http import Call, api, endpoint, lambda_handler
+from interlock_core.entry import lambda_handler
+from interlock_core.http import Call, api, endpoint
 from interlock_core.wire.worker import Claim
 
 

@@ -8,8 +8,9 @@ from interlock_core import bulk as bulking
 from interlock_core import cancel as cancelling
 from interlock_core import controls, jsontext, tasks, tickets, waits
 from interlock_core import rerun as rerunning
+from interlock_core.entry import lambda_handler
 from interlock_core.errors import InvalidRequest
-from interlock_core.http import Answer, Call, api, endpoint, lambda_handler
+from interlock_core.http import Answer, Call, api, endpoint
 from interlock_core.wire import cursors
 from interlock_core.wire.operator import Bulk, ConcurrencyLimit, Nothing, Rate, StreamTicket
 from interlock_core.wire.producer import Cancel, Rerun, Resolve, Signal

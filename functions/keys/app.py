@@ -6,7 +6,8 @@ from typing import Any
 from uuid import UUID
 
 from interlock_core import controls, keys
-from interlock_core.http import Answer, Call, api, endpoint, lambda_handler
+from interlock_core.entry import lambda_handler
+from interlock_core.http import Answer, Call, api, endpoint
 from interlock_core.wire import cursors
 from interlock_core.wire.operator import NewKey, NewProject, Nothing, Rotate
 from interlock_core.wire.queries import query

@@ -11,8 +11,9 @@ import interlock_core
 from interlock_core import doctor as health
 from interlock_core import metrics as figures
 from interlock_core import overview, steps, tasks
+from interlock_core.entry import lambda_handler
 from interlock_core.errors import InvalidRequest
-from interlock_core.http import Answer, Call, api, endpoint, lambda_handler
+from interlock_core.http import Answer, Call, api, endpoint
 from interlock_core.wire import cursors
 from interlock_core.wire.queries import TaskFilter, named_type, query, task_filter
 

@@ -8,8 +8,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from interlock_core import attempts, children, claims, jsontext, reports, steps
+from interlock_core.entry import lambda_handler
 from interlock_core.errors import Internal, InvalidRequest, Problem
-from interlock_core.http import Call, api, endpoint, lambda_handler
+from interlock_core.http import Call, api, endpoint
 from interlock_core.wire import cursors
 from interlock_core.wire.fields import Tolerant, problem
 from interlock_core.wire.queries import query

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from interlock_core import jsontext
 from interlock_core import submit as submitting
-from interlock_core.http import Answer, Call, api, endpoint, lambda_handler
+from interlock_core.entry import lambda_handler
+from interlock_core.http import Answer, Call, api, endpoint
 from interlock_core.wire.producer import Submit, SubmitBatch
 
 

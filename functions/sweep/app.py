@@ -12,7 +12,7 @@ from typing import Any
 
 from interlock_core import emf, firings, leases
 from interlock_core.db import Database
-from interlock_core.http import scheduled_handler
+from interlock_core.entry import scheduled_handler
 from interlock_core.settings import Settings
 
 

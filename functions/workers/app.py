@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from interlock_core import workers
+from interlock_core.entry import lambda_handler
 from interlock_core.errors import InvalidRequest
-from interlock_core.http import Call, api, endpoint, lambda_handler
+from interlock_core.http import Call, api, endpoint
 from interlock_core.wire.fields import is_path_name
 from interlock_core.wire.operator import Nothing
 from interlock_core.wire.registration import Register

@@ -18,7 +18,7 @@ import built as builds
 import sam_cli
 from emulator import Emulator
 from gateway import Answer, Headers, make_event, read_answer
-from interlock_core import http
+from interlock_core import entry
 from interlock_core.db import Database
 from interlock_core.keys import bootstrap
 
@@ -85,7 +85,7 @@ def load(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     loaded: list[Environment] = []
     # An entry's loop lives as long as its environment: all of this test share one, and it is ours to close.
     loop = asyncio.new_event_loop()
-    monkeypatch.setattr(http, "_loop", [loop])
+    monkeypatch.setattr(entry, "_loop", [loop])
 
     def load_one(name: str, url: str = database_url) -> Environment:
         monkeypatch.setenv("INTERLOCK_SERVER_DATABASE_URL", url)

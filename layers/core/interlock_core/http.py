@@ -4,7 +4,6 @@
     async def submit(call: Call) -> Answer: ...
 
     app = api(submit)
-    handler = lambda_handler(app)
 
 A handler gets a verified, validated Call and returns JSON-able data (status 200), or an Answer. It only raises; refusals
 are rendered here as application/problem+json.
@@ -46,13 +45,14 @@ from .errors import (
 from .keys import Key, Keyring
 from .settings import Settings
 from .wire.fields import problem
+from .wire.sizes import encoded_bytes, inside_json
 
 log = logging.getLogger("interlock.http")
 
 MAX_BODY = 5 * 1024 * 1024
 MAX_CODED_BODY = 4 * 1024 * 1024  # of what the gateway sends base64-coded: a third more
 MAX_EVENT_BODY = 6_000_000  # as text in the platform's event, below its 6 MiB for the whole
-MAX_ANSWER = 5_500_000  # as the platform encodes it: JSON inside a JSON string
+MAX_ANSWER = 5_500_000  # as the platform encodes it: see wire/sizes.py
 _SAFE_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _encode = msgspec.json.Encoder().encode
 
@@ -173,55 +173,6 @@ def open_database(app: Starlette, size: int | None = None) -> Database:
     return app.state.database  # type: ignore[no-any-return]
 
 
-def lambda_handler(app: Starlette) -> Callable[[dict[str, Any], Any], Any]:
-    """The Lambda entry point: one event loop and one lazily made connection for the life of the execution environment."""
-    from mangum import Mangum  # noqa: PLC0415  # a local host never needs it
-
-    adapters: list[Mangum] = []
-
-    def handle(event: dict[str, Any], context: Any) -> Any:
-        _enter_loop()  # first: Mangum makes a loop of its own where there is none
-        if not adapters:
-            adapters.append(Mangum(app, lifespan="off"))
-        if app.state.database is None:
-            open_database(app, 1)
-        try:
-            return adapters[0](event, context)
-        except (ValueError, UnicodeError) as error:  # a body that says base64 and is not
-            if not event.get("isBase64Encoded"):
-                raise
-            refused = _refuse(InvalidRequest(f"the body is not valid base64: {type(error).__name__}"), uuid4().hex)
-            headers = {name.decode(): value.decode() for name, value in refused.raw_headers}
-            return {"statusCode": 400, "headers": headers, "body": bytes(refused.body).decode(), "isBase64Encoded": False}
-
-    return handle
-
-
-_loop: list[asyncio.AbstractEventLoop] = []
-
-
-def _enter_loop() -> asyncio.AbstractEventLoop:
-    """The one event loop of an execution environment, made at its first event: its connection belongs to it."""
-    if not _loop:
-        _loop.append(asyncio.new_event_loop())
-    asyncio.set_event_loop(_loop[0])
-    return _loop[0]
-
-
-def scheduled_handler(run: Callable[[Database, Settings], Awaitable[dict[str, Any]]]) -> Callable[[dict[str, Any], Any], Any]:
-    """The Lambda entry point of a scheduled function; its answer says what it did."""
-    settings = Settings.from_environment()
-    database: list[Database] = []
-
-    def handle(_event: dict[str, Any], _context: Any) -> Any:
-        loop = _enter_loop()
-        if not database:
-            database.append(Database(Address(settings), 1, settings.prepare_statements))
-        return loop.run_until_complete(run(database[0], settings))
-
-    return handle
-
-
 def _asgi(target: Endpoint) -> Callable[[Request], Awaitable[Response]]:
     async def serve(request: Request) -> Response:
         request_id = uuid4().hex
@@ -234,14 +185,14 @@ def _asgi(target: Endpoint) -> Callable[[Request], Awaitable[Response]]:
                 await _read_body(call, target)
             response = _render(await target.handle(call), request_id, target.status)
         except Problem as refusal:
-            response = _refuse(refusal, request_id)
+            response = refuse(refusal, request_id)
         except ClientDisconnect:
             response = Response(status_code=499)
         except asyncio.CancelledError:
             raise
         except Exception:
             log.exception("request %s failed: %s %s", request_id, target.method, target.path)
-            response = _refuse(Internal(), request_id)
+            response = refuse(Internal(), request_id)
         if log.isEnabledFor(logging.INFO):
             log.info(
                 "%s %s %s %d %.1fms key=%s",
@@ -299,7 +250,7 @@ async def _read_body(call: Call, target: Endpoint) -> None:
         raw += chunk
         if len(raw) > limit:
             raise PayloadTooLarge(f"the body is larger than {limit} bytes")
-    if len(raw) > MAX_EVENT_BODY // 2 and as_text and len(raw) + raw.count(b'"') + raw.count(b"\\") > MAX_EVENT_BODY:
+    if len(raw) > MAX_EVENT_BODY // 2 and as_text and inside_json(raw) > MAX_EVENT_BODY:
         raise PayloadTooLarge("the body is larger than the platform carries, as JSON inside a JSON string")
     body = _uncompressed(bytes(raw), coding)
     call.text = jsontext.text_of(body)
@@ -357,7 +308,7 @@ def _render(result: Any, request_id: str, status: int) -> Response:
         answer.body.headers["x-request-id"] = request_id
         return answer.body
     content = answer.body.encode() if isinstance(answer.body, str) else _encode(answer.body)
-    if len(content) > MAX_ANSWER // 2 and len(content) + content.count(b'"') + content.count(b"\\") > MAX_ANSWER:
+    if len(content) > MAX_ANSWER // 2 and encoded_bytes(content) > MAX_ANSWER:
         raise PayloadTooLarge(
             "the answer is larger than the platform carries", next="Ask for less: a smaller limit, or fewer includes."
         )
@@ -365,7 +316,8 @@ def _render(result: Any, request_id: str, status: int) -> Response:
     return Response(content, answer.status, headers, answer.media_type)
 
 
-def _refuse(refusal: Problem, request_id: str) -> Response:
+def refuse(refusal: Problem, request_id: str) -> Response:
+    """A refusal as application/problem+json."""
     headers = {**_SAFE_HEADERS, "x-request-id": request_id}
     if refusal.status == 401:
         headers["www-authenticate"] = "Bearer"
@@ -380,10 +332,10 @@ async def _no_route(request: Request, error: Exception) -> Response:
     if elsewhere := getattr(request.app.state, "elsewhere", None):
         allowed = _methods(request.url.path, elsewhere()) or allowed
     if allowed:
-        response = _refuse(MethodNotAllowed(f"{request.method} is not a method of this path"), uuid4().hex)
+        response = refuse(MethodNotAllowed(f"{request.method} is not a method of this path"), uuid4().hex)
         response.headers["allow"] = allowed
         return response
-    return _refuse(NotFound("there is no such path", next="See GET /openapi.json for the paths of this service."), uuid4().hex)
+    return refuse(NotFound("there is no such path", next="See GET /openapi.json for the paths of this service."), uuid4().hex)
 
 
 def _methods(path: str, known: Iterable[tuple[str, str]]) -> str:
@@ -392,7 +344,7 @@ def _methods(path: str, known: Iterable[tuple[str, str]]) -> str:
 
 
 async def _crashed(_request: Request, _error: Exception) -> Response:
-    return _refuse(Internal(), uuid4().hex)
+    return refuse(Internal(), uuid4().hex)
 
 
 def flat(applications: Iterable[Starlette]) -> list[Route]:

@@ -6,6 +6,7 @@ import base64
 import binascii
 import hashlib
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import msgspec
 
 from ..errors import InvalidCursor, InvalidRequest
+from .sizes import encoded_bytes
 from .times import read as read_instant
 
 DEFAULT_LIMIT = 50
@@ -59,14 +61,11 @@ def page(scope: Any, items: list[dict[str, Any]], anchors: Sequence[list[Any]], 
     `anchors` are those of the items, in their order; `more`: whether there are others after them.
     """
     shown = items
-    if len(_encode(items)) > PAGE_BYTES // 2:  # JSON inside a JSON string may take twice of that
-        size = 0
-        for count, item in enumerate(items):
-            text = _encode(item)
-            size += len(text) + text.count(b'"') + text.count(b"\\") + 1
-            if size > PAGE_BYTES and count:
-                shown = items[:count]
-                break
+    if encoded_bytes(_encode(items)) > PAGE_BYTES:
+        texts = [_encode(item) for item in items]
+        # the more items, the larger: halved until the last that fits is found
+        fits = bisect_right(range(1, len(items) + 1), PAGE_BYTES, key=lambda count: encoded_bytes(b",".join(texts[:count])))
+        shown = items[: max(fits, 1)]
     more = more or len(shown) < len(items)
     return {"items": shown, "nextCursor": write(scope, anchors[len(shown) - 1]) if more else None}
 
