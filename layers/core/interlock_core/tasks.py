@@ -43,7 +43,7 @@ async def show(database: Database, settings: Settings, project: str, row: Any) -
 async def find(database: Database, project: str, task_id: UUID) -> Any:
     """The row of a task. Raises NotFound, also for another project's task."""
     shared: Gather[UUID, Any] = database.shared(
-        ("tasks.find", project), lambda: Gather(lambda ids: _find_some(database, project, ids), lambda _: None)
+        ("tasks.find", project), lambda: Gather(lambda ids: _find_some(database, project, ids), lambda _: None, most=20)
     )
     row = await shared.run(task_id)
     if row is None:
