@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NOOP = """
 import sys, time
 from interlock import TaskWorker
-worker = TaskWorker(worker_id="bench", max_concurrent=100)
+worker = TaskWorker(worker_id="bench", max_concurrent=200)
 @worker.handle("bench/noop", 1, effect_safety="pure")
 def noop(inp, ctx): return None
 @worker.handle("bench/stamp", 1, effect_safety="pure")
