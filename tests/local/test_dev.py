@@ -28,6 +28,7 @@ def submit(service: DevService, name: str) -> str:
     return task_id
 
 
+@pytest.mark.slow
 def test_dev_json_says_where_and_with_which_keys(service_with_database: DevService) -> None:
     path = service_with_database.data / "dev.json"
     assert path.stat().st_mode & 0o777 == 0o600
@@ -78,6 +79,7 @@ def test_kill_9_of_the_database_too_loses_nothing(service_with_database: DevServ
         assert all(client.get(f"/v1/tasks/{task_id}").json()["status"] == "queued" for task_id in ids)
 
 
+@pytest.mark.slow
 def test_the_end_of_the_database_ends_the_service_with_a_reason(service_with_database: DevService) -> None:
     service = service_with_database
     guard = Path(f"/proc/{service.pid}/task/{service.pid}/children").read_text().split()[0]

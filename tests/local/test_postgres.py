@@ -61,6 +61,7 @@ def test_root_gives_the_server_to_an_unprivileged_user(tmp_path: Path) -> None:
 
 
 @root_only
+@pytest.mark.slow
 def test_root_can_keep_data_below_a_folder_that_is_closed_to_others(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
@@ -72,6 +73,7 @@ def test_root_can_keep_data_below_a_folder_that_is_closed_to_others(tmp_path: Pa
     assert closed.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.slow
 def test_a_normal_user_runs_the_server_as_itself(open_folder: Path) -> None:
     if os.geteuid() != 0:
         with Postgres(open_folder / "data", durable=False) as server:
@@ -110,6 +112,7 @@ def test_a_long_path_with_spaces_will_do(tmp_path: Path) -> None:
         assert ask(server.url("postgres"), "SELECT 1") == 1
 
 
+@pytest.mark.slow
 def test_two_run_side_by_side_and_one_folder_has_one_owner(tmp_path: Path) -> None:
     with Postgres(tmp_path / "a", durable=False) as first, Postgres(tmp_path / "b", durable=False) as second:
         assert first.url("postgres") != second.url("postgres")
@@ -153,7 +156,7 @@ def test_an_interrupted_initdb_is_begun_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "victims", ["owner", "all", *(pytest.param(v, marks=pytest.mark.slow) for v in ("guard", "owner and guard", "server"))]
+    "victims", ["owner", *(pytest.param(v, marks=pytest.mark.slow) for v in ("all", "guard", "owner and guard", "server"))]
 )
 def test_kill_9_of_anyone_ends_the_server_and_keeps_what_was_committed(
     tmp_path: Path, start_owner: StartOwner, victims: str
@@ -177,6 +180,7 @@ def test_kill_9_of_anyone_ends_the_server_and_keeps_what_was_committed(
     assert ask(again.url, "SELECT count(*) FROM kept") == 1000
 
 
+@pytest.mark.slow
 def test_a_start_right_after_a_kill_9_waits_for_the_old_server_to_go(tmp_path: Path, start_owner: StartOwner) -> None:
     owner = start_owner(tmp_path)
     with psycopg.connect(owner.url, autocommit=True) as connection:
@@ -197,6 +201,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 
 @root_only
+@pytest.mark.slow
 def test_binaries_that_the_user_cannot_reach_are_copied_once_by_many_at_once(open_folder: Path, start_owner: StartOwner) -> None:
     closed = open_folder / "closed"
     closed.mkdir(mode=0o700)
@@ -254,6 +259,7 @@ def test_without_a_wheel_a_system_postgres_is_used_and_else_a_message_says_what_
         find_binaries(17)
 
 
+@pytest.mark.slow
 def test_an_older_system_postgres_serves_too(tmp_path: Path) -> None:
     found = [b for path in sorted(Path("/usr/lib/postgresql").glob("1[5-7]/bin")) if (b := read_version(path))]
     if not found:

@@ -15,6 +15,7 @@ import interlock
 from interlock import Cancelled, NotJson, Retry, Retryable, Submission, Task, TaskWorker, UnknownOutcome
 from interlock.attempt import Attempt
 from interlock.backoff import Backoff, growing_delay, read_retry_after
+from interlock.errors import ConfigurationError
 from interlock.handler import Handler
 from interlock.json_text import clean_text, decode, encode
 from interlock.notes import LINES, Notes
@@ -315,7 +316,7 @@ def test_a_type_has_one_handler_and_a_worker_has_some() -> None:
     worker.handle("a/b", 2, effect_safety="pure")(lambda inp, ctx: 2)
     with pytest.raises(ValueError, match="has a handler already"):
         worker.handle("a/b", 1, effect_safety="pure")(lambda inp, ctx: 3)
-    with pytest.raises(ValueError, match="no handler"):
+    with pytest.raises(ConfigurationError, match="no handler"):
         TaskWorker(worker_id="w").run()
     with pytest.raises(ValueError, match="worker_id"):
         TaskWorker(worker_id="../x")

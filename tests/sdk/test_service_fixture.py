@@ -42,6 +42,7 @@ def run_pytest(folder: Path, *, test: str = TEST, options: str = "", **environme
     )
 
 
+@pytest.mark.slow
 def test_a_service_that_runs_is_taken(live: Live, tmp_path: Path) -> None:
     keys = {"INTERLOCK_PRODUCER_KEY": live.service.key("task-producer"), **live.environment}
     told, _ = run_pytest(tmp_path, **keys).communicate(timeout=60)

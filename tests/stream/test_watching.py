@@ -204,6 +204,7 @@ async def test_watchers_on_another_process_are_told_too(serve: Serve) -> None:
     assert watch.kinds() == ["submitted", "claimed", "succeeded", "end"]
 
 
+@pytest.mark.slow
 async def test_many_watchers_cost_one_statement_a_second(service: Service) -> None:
     tasks = [await service.submit() for _ in range(20)]
     for task in tasks:
