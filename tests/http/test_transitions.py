@@ -247,6 +247,13 @@ async def test_release_past_the_deadline_of_a_started_non_idempotent_attempt_is_
     assert (await play.get(attempt["taskId"]))["failure"]["code"] == "RELEASED_UNSAFE"
 
 
+async def test_release_past_the_deadline_of_one_that_never_started_is_a_timeout(play: Play, clock: Clock) -> None:
+    attempt = await play.run(timeoutSeconds=5, safety="non-idempotent")
+    clock.advance(6)
+    assert (await play.release(attempt, started=False))["taskStatus"] == "failed"
+    assert (await play.get(attempt["taskId"]))["failure"]["code"] == "ATTEMPT_TIMEOUT"
+
+
 async def test_release_past_the_deadline_is_a_timeout(play: Play, clock: Clock) -> None:
     attempt = await play.run(timeoutSeconds=5, retry={"maxAttempts": 1})
     clock.advance(6)

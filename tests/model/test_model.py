@@ -120,12 +120,12 @@ ENDS: Goals = {
     "suspended → outcome-unknown": ("RELEASED_UNSAFE",),
     "release → queued": ("taken",),
     "release → cancelled": ("taken",),
-    "release → failed": ("ATTEMPT_TIMEOUT", "ATTEMPTS_EXHAUSTED"),
+    "release → failed": ("ATTEMPTS_EXHAUSTED",),
     "release → outcome-unknown": ("RELEASED_UNSAFE",),
     "cancel of queued": ("taken",),
     "cancel of running": ("taken", "again"),
     "cancel of waiting": ("taken",),
-    "cancel → outcome-unknown": ("LEASE_EXPIRED", "RELEASED_UNSAFE"),
+    "cancel → outcome-unknown": ("RELEASED_UNSAFE",),
     "resolve as succeeded": ("taken", "again"),
     "resolve as failed": ("taken", "again"),
     "resolve as requeue": ("taken", "again"),
@@ -143,7 +143,6 @@ ENDS: Goals = {
     "start deadline": ("taken",),
     "wait": (
         "signal", "signal at once", "children", "children at once", "time", "time at once", "known at once", "time before a signal",
-        "time before the children",
     ),
     "cancel of a child": ("queued", "running", "waiting"),
     "bulk cancel": ("taken", "some refused it"),
@@ -243,9 +242,9 @@ async def test_a_short_walk_makes_every_call(play: Play, clock: Clock, truth: ps
 async def test_long_walks_meet_every_answer(play: Play, clock: Clock, truth: psycopg.Connection[Any]) -> None:
     goals = ANSWERS | ENDS
     met: Met = Counter()
-    for seed in range(10, 22):  # three at least; some answers are rare
+    for seed in range(10, 18):  # three at least; some answers are rare
         if seed > 12 and not missing(met, goals):
             break
-        met, _ = await walk(play, clock, truth, seed, 1500, 3000, goals, met)
+        met, _ = await walk(play, clock, truth, seed, 1500, 2500, goals, met)
     print(dict(sorted(met.items())))  # noqa: T201 - how often each answer was met
     assert missing(met, goals) == []

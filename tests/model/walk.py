@@ -98,8 +98,9 @@ class Walk:
 
     def missing(self) -> list[tuple[str, str]]:
         """What the walk is to meet and has not met."""
-        met = self.before + self.seen + self.model.met
-        return [(name, answer) for name, answers in self.goals.items() for answer in answers if not met[name, answer]]
+        met = (self.before, self.seen, self.model.met)
+        wanted = ((name, answer) for name, answers in self.goals.items() for answer in answers)
+        return [goal for goal in wanted if not any(counted[goal] for counted in met)]
 
     def some(self, *status: str) -> Held | None:
         """An attempt, most often the latest of a task in one of these states."""

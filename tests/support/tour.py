@@ -30,7 +30,7 @@ VARIES = re.compile(
     r"(?P<uuid>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"
     r"|(?P<day>\d{4}-\d\d-\d\d[ T])?(?P<time>\d\d:\d\d:\d\d(\.\d+)?Z?)"
     r"|(?P<hex>\b[0-9a-f]{32}\b)"
-    r"|(?P<process>(?<=process )\d+)"
+    r"|(?P<number>(?<=process )\d+|(?<=passed in )\d+\.\d+)"
     r"|(?P<port>http://127\.0\.0\.1:\d+)"
     r"|(?P<lines>^…\n|\n…\Z)"
     r"|(?P<any>…)",
@@ -94,8 +94,8 @@ class Names:
                 return "[0-9a-f]{32}"
             if found["port"]:
                 return r"http://127\.0\.0\.1:\d+"
-            if found["process"]:
-                return r"\d+"
+            if found["number"]:
+                return r"\d+(?:\.\d+)?"
             if lines := found["lines"]:
                 return r"(?:.*\n)*?" if lines.endswith("\n") else r"(?:\n.*)*"
             return r"(?s:.*?)"
