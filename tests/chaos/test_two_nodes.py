@@ -36,6 +36,7 @@ def work(node: DevService) -> Claimer:
         return claimer
 
 
+@pytest.mark.slow
 def test_1000_tasks_and_8_claimers_on_two_nodes(service: DevService, start_service: StartService) -> None:
     second = start_service("--database-url", service.info["databaseUrl"])
     with service.client() as client:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import pytest
 
 from interlock_core.db import Database
 from support.play import Json, Play
@@ -32,6 +33,7 @@ async def walk(client: httpx.AsyncClient, path: str) -> list[list[Json]]:
             return pages
 
 
+@pytest.mark.slow
 async def test_tasks_with_very_large_failures_are_listed_in_shorter_pages(play: Play, database: Database) -> None:
     await play.http.producer.post(
         "/v1/tasks/batch", json={"tasks": [{"type": "a/b", "schemaVersion": 1, "input": n} for n in range(150)]}
@@ -57,6 +59,7 @@ async def test_an_item_that_fills_an_answer_is_a_page_of_its_own(play: Play, dat
     assert [len(page) for page in await walk(play.http.producer, "/v1/tasks?limit=2")] == [1, 1, 1]
 
 
+@pytest.mark.slow
 async def test_keys_workers_and_the_audit_too(play: Play, database: Database) -> None:
     await store(
         database,

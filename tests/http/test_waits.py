@@ -196,6 +196,7 @@ async def test_the_time_limit_of_children_counts_also_where_nobody_looked(play: 
     assert (await runs.again())["steps"][1]["output"] == {"timedOut": True}
 
 
+@pytest.mark.slow
 async def test_two_hundred_results_arrive_by_pages(play: Play, runs: Runs) -> None:
     attempt = await play.run()
     names = [f"c{n}" for n in range(200)]

@@ -151,6 +151,7 @@ def count(url: str, query: str) -> int:
         return int(row[0])
 
 
+@pytest.mark.slow
 def test_b36_eight_migrations_of_an_empty_database_at_once(postgres: Any, tmp_path: Path) -> None:
     postgres.create_database("eight_migrations")
     url = postgres.url("eight_migrations")

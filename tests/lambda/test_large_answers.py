@@ -30,7 +30,7 @@ def call(environment: Any, key: str, path: str, body: dict[str, Any]) -> tuple[d
 
 def test_a_claim_of_two_mebibytes_of_letters_is_carried(load: Load, keys: dict[str, str], database_url: str) -> None:
     submit, claim = load("submit", database_url), load("claim", database_url)
-    for letter in ("é", "я", "x", '"'):
+    for letter in ("é", '"'):
         given = letter * ((256 * 1024 - 2) // len(json.dumps(letter, ensure_ascii=False).encode()[1:-1]))
         for _ in range(9):
             _, task = call(submit, keys["task-producer"], "/v1/tasks", {"type": "demo/hello", "schemaVersion": 1, "input": given})

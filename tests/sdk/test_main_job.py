@@ -291,6 +291,7 @@ def test_a_log_that_raises_keeps_no_slot(live: Live) -> None:
     assert live.wait(live.submit("good")).result == "good"
 
 
+@pytest.mark.slow
 def test_requests_for_each_task_stay_few_under_load(live: Live, make_proxy: MakeProxy) -> None:
     proxy = make_proxy(live.url)
     live.producer.submit_many([Submission(live.type, 1, number) for number in range(1000)])
