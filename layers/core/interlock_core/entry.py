@@ -1,7 +1,7 @@
 """The entry points of functions: what the platform calls.
 
-app = api(submit)
-handler = lambda_handler(app)
+    app = api(submit)
+    handler = lambda_handler(app)
 """
 
 from __future__ import annotations
