@@ -1,8 +1,4 @@
-"""The entry points of functions: what the platform calls.
-
-    app = api(submit)
-    handler = lambda_handler(app)
-"""
+"""The entry points of functions: what the platform calls. A function's last lines are `app = api(…)` and `handler = lambda_handler(app)`."""
 
 from __future__ import annotations
 
