@@ -1,4 +1,7 @@
-"""The entry points of functions: what the platform calls. A function's last lines are `app = api(…)` and `handler = lambda_handler(app)`."""
+"""The entry points of functions: what the platform calls.
+
+A function's last lines are `app = api(…)` and `handler = lambda_handler(app)`.
+"""
 
 from __future__ import annotations
 
