@@ -12,9 +12,9 @@ from interlock_core.entry import lambda_handler
 from interlock_core.errors import Internal, InvalidRequest, Problem
 from interlock_core.http import Call, api, endpoint
 from interlock_core.wire import cursors
+from interlock_core.wire.children import ChildSubmit
 from interlock_core.wire.fields import Tolerant, problem
 from interlock_core.wire.queries import query
-from interlock_core.wire.registration import ChildSubmit
 from interlock_core.wire.worker import (
     Beat,
     Claim,

@@ -12,8 +12,8 @@ from .errors import ScopeDenied
 from .ids import new_id
 from .keys import Key
 from .settings import Settings
+from .wire.children import ChildSubmit
 from .wire.fields import check_size
-from .wire.registration import ChildSubmit
 
 sql = statements("spawn")
 _encode = msgspec.json.Encoder().encode

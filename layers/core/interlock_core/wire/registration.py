@@ -1,6 +1,4 @@
-"""Bodies of a worker's registration and of the children that its tasks submit (protocol.md §7, §8), apart from `worker`: a claim
-need not import them.
-"""
+"""Bodies of a worker's registration (protocol.md §8), apart from `worker`: who claims and reports need not import them."""
 
 from __future__ import annotations
 
@@ -8,20 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from .fields import Identifier, PositiveSeconds, SchemaVersion, Seconds, TaskType, Tolerant
-from .producer import Attempts, Jitter, LeaseSeconds, Multiplier, Once, Options
+from .fields import Identifier, PositiveSeconds, Seconds, Tolerant
+from .producer import Attempts, Jitter, LeaseSeconds, Multiplier
 from .schedules import RegisteredSchedule
-from .worker import Handler, Ids, Slots, Text
-
-
-class ChildSubmit(Options, Once, Ids):
-    """POST …/children: a submit with the parent's lease as authority, once per name."""
-
-    name: Identifier
-    detached: bool = False
-    type: TaskType
-    schema_version: SchemaVersion
-    input: Any
+from .worker import Handler, Slots, Text
 
 
 class RegisteredHandler(Handler):
