@@ -1,8 +1,9 @@
 """The figure `cold`: what an execution environment of each built function costs until it has answered once.
 
-Each function runs under Lambda's runtime emulator as it was built, next to a bare Starlette + Mangum function of the same layer in the
-same run. `init` is the import of the entry in a process of its own (processor time: it is less disturbed by neighbours, and what
-Lambda's half a processor stretches); `first` is the first answer of a new environment, by the clock, `warm` the next.
+Each function runs under Lambda's runtime emulator as it was built, next to two of the same layer in the same run: `bare`, of Starlette
+and Mangum, and `libraries`, which imports the database's driver and the models' libraries besides: less than that no function can
+cost. `init` is the import of the entry in a process of its own (processor time: it is less disturbed by neighbours, and what Lambda's
+half a processor stretches); `first` is the first answer of a new environment, by the clock, `warm` the next.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ async def answer(request):
 
 handler = Mangum(Starlette(routes=[Route("/", answer)]), lifespan="off")
 """
+#: By name: what stands beside the functions, as sources of an app.py.
+BESIDE = {"bare": BARE, "libraries": BARE + "\nimport msgspec, psycopg, pydantic\npydantic.BaseModel\n"}
 NOWHERE = "postgresql://nobody@127.0.0.1:1/none"
 
 
@@ -40,10 +43,12 @@ def measure() -> None:
     built = build_once()
     layer = built.artifact("CoreLayer") / "python"
     with tempfile.TemporaryDirectory() as name:
-        bare = Path(name)
-        (bare / "app.py").write_text(BARE)
-        subprocess.run([str(find_python()), "-m", "compileall", "-q", str(bare)], check=True)
-        tasks = {"bare": bare} | {f.name: built.artifact(f.logical_id) for f in read_functions() if f.routes or f.every_seconds}
+        beside = {each: Path(name) / each for each in BESIDE}
+        for each, folder in beside.items():
+            folder.mkdir()
+            (folder / "app.py").write_text(BESIDE[each])
+        subprocess.run([str(find_python()), "-m", "compileall", "-q", name], check=True)
+        tasks = beside | {f.name: built.artifact(f.logical_id) for f in read_functions() if f.routes or f.every_seconds}
         found = {name: ([], []) for name in tasks}  # type: dict[str, tuple[list[float], list[float]]]
         for _ in range(ROUNDS):  # in turn, so that a busy moment meets all of them
             for function, task in tasks.items():
@@ -78,9 +83,9 @@ def _import(task: Path, layer: Path) -> tuple[float, float]:
 
 def _answer(built: Built, function: str, task: Path, layer: Path) -> tuple[float, float]:
     """Seconds of the first answer of a new environment, and of the next; zeros for one that takes no request."""
-    if function == "bare":
+    if function in BESIDE:
         like = built.open("ClaimFunction", NOWHERE)
-        emulator = Emulator("bare", like.binary, like.python, task, [task, layer, built.runtime_client], {})
+        emulator = Emulator(function, like.binary, like.python, task, [task, layer, built.runtime_client], {})
         target, route = "/", "GET /"
     else:
         (described,) = (f for f in read_functions() if f.name == function)

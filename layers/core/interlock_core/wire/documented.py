@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from .children import ChildSubmit
 from .fields import Id, Tolerant
-from .registration import ChildSubmit
 from .worker import Beat, Claim, Complete, Completion, Giveback, Heartbeat, Release, StepReport
 
 
