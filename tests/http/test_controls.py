@@ -235,6 +235,11 @@ async def test_a_rotated_key_lives_for_its_overlap(play: Play, clock: Clock) -> 
     assert (await play.http.use(second).post("/v1/claims", json=body)).status_code == 200
     listed = {k["id"]: k for k in (await play.http.operator.get("/v1/keys")).json()["items"]}
     assert listed[key_id]["expiresAt"] is not None
+    again = await play.http.operator.post(f"/v1/keys/{key_id}/rotate", json={"overlapSeconds": 60, "idempotencyKey": "r"})
+    assert (again.status_code, again.json()["id"]) == (200, new["id"])  # the same call still, whatever became of the old key
+    refused = await play.http.operator.post(f"/v1/keys/{key_id}/rotate", json={"overlapSeconds": 60, "idempotencyKey": "r2"})
+    assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_REQUEST")
+    assert "has expired" in refused.json()["detail"]
 
 
 async def test_the_trail_says_who_did_what(play: Play) -> None:

@@ -275,7 +275,8 @@ async def revoke(database: Database, caller: Key, key_id: str) -> dict[str, Any]
 async def rotate(database: Database, caller: Key, key_id: str, request: Rotate) -> dict[str, Any]:
     """A new key with the rights of the old one, which lives on for `overlap_seconds` at most.
 
-    A repeated idempotencyKey answers the first new key without its secret. Raises NotFound, KeyRevoked, IdempotencyConflict.
+    A repeated idempotencyKey answers the first new key without its secret. Raises NotFound, KeyRevoked, IdempotencyConflict, and
+    InvalidRequest for a key that has expired: what has ended does not come back.
     """
     found = await database.one(sql.find(id=key_id))
     if not found or found[0].project != caller.project:
@@ -296,17 +297,26 @@ async def rotate(database: Database, caller: Key, key_id: str, request: Rotate) 
                 audit_id=new_id(),
             )
         )
-    except Refused:
-        raise KeyRevoked(f"the key {key_id} was revoked; a rotation would bring it back") from None
+    except Refused as refused:
+        if request.idempotency_key is not None and await _find_made(database, caller.project, request.idempotency_key):
+            return await _made_before(database, caller.project, request.idempotency_key, request_hash)
+        if str(refused) == "REVOKED":
+            raise KeyRevoked(f"the key {key_id} was revoked; a rotation would bring it back") from None
+        advice = "Make a new key: POST /v1/keys."
+        raise InvalidRequest(f"the key {key_id} has expired; a rotation would bring it back", next=advice) from None
     if rows:
         return {**_view(rows[0]), "key": key, "duplicate": False}
     return await _made_before(database, caller.project, request.idempotency_key, request_hash)
 
 
+async def _find_made(database: Database, project: str | None, idempotency_key: str | None) -> list[Any]:
+    return await database.one(sql.find_by_idempotency_key(project=project or "", idempotency_key=idempotency_key))
+
+
 async def _made_before(
     database: Database, project: str | None, idempotency_key: str | None, request_hash: bytes
 ) -> dict[str, Any]:
-    row = (await database.one(sql.find_by_idempotency_key(project=project or "", idempotency_key=idempotency_key)))[0]
+    (row,) = await _find_made(database, project, idempotency_key)
     if bytes(row.request_hash) != request_hash:
         raise IdempotencyConflict(f"the idempotency key made key {row.id} from another request")
     return {**_view(row), "duplicate": True}

@@ -87,7 +87,7 @@ mine AS MATERIALIZED (
     UPDATE tasks t SET
         status = 'running', hold = NULL, fence = t.fence + 1,
         -- the call's own id (UUIDv7), with the place in its last 16 bits
-        attempt_id = (left(%(call)s::uuid::text, 32) || lpad(to_hex(f.n), 4, '0'))::uuid, token_hash = sha256(encode(sha256(convert_to(%(seed)s || f.n, 'UTF8')), 'hex')::bytea),
+        attempt_id = (left(%(call)s::uuid::text, 32) || lpad(to_hex(f.n), 4, '0'))::uuid, token_hash = lease_token_hash(%(seed)s, f.n),
         attempt_ended = false, attempt_expired = false, attempt_reported = false,
         -- from here on the attempt before cannot come back: what that one was told is not needed any more
         reconcile = CASE WHEN t.reconcile IS NOT NULL THEN json_build_object('attemptId', t.reconcile::json -> 'attemptId',
@@ -139,11 +139,11 @@ held AS MATERIALIZED (
         WHERE t.project = %(project)s AND t.instance_id = %(instance_id)s AND t.worker_id = %(worker_id)s AND t.claim_id = %(claim_id)s
           AND t.status IN ('running', 'queued', 'outcome-unknown') AND NOT t.attempt_ended
           AND (t.deadline_at IS NULL OR t.deadline_at > clock.now OR t.status = 'running')
-          AND (%(scope)s::text IS NULL OR t.type || E'\n' || t.pool || E'\n' || t.worker_id ~ %(scope)s)
+          AND within_narrowing(%(scope)s, t.type, t.pool, t.worker_id)
         ORDER BY t.id FOR NO KEY UPDATE OF t) t
 ), renewed AS (
     UPDATE tasks t SET
-        status = 'running', hold = NULL, failure = NULL, token_hash = sha256(encode(sha256(convert_to(%(seed)s || held.n, 'UTF8')), 'hex')::bytea),
+        status = 'running', hold = NULL, failure = NULL, token_hash = lease_token_hash(%(seed)s, held.n),
         attempts = t.attempts - (held.status <> 'running' AND t.attempt_expired)::integer,
         attempt_expired = false,
         reconcile = CASE WHEN t.reconcile::json ->> 'attemptId' = t.attempt_id::text THEN t.reconcile::json ->> 'told' ELSE t.reconcile END,

@@ -27,7 +27,7 @@ item AS MATERIALIZED (
     FROM item i CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = i.task_id FOR NO KEY UPDATE SKIP LOCKED) t
     WHERE t.project = %(project)s AND t.attempt_id = i.attempt_id AND t.fence = i.fence AND t.token_hash = decode(i.token, 'hex')
       AND NOT t.attempt_ended AND t.status IN ('running', 'queued', 'outcome-unknown') AND i.epoch = (SELECT epoch FROM service)
-      AND (%(scope)s::text IS NULL OR t.type || E'\n' || t.pool || E'\n' || t.worker_id ~ %(scope)s)
+      AND within_narrowing(%(scope)s, t.type, t.pool, t.worker_id)
       -- `explain` says why a suspension is not taken
       AND (i.outcome <> 'suspended' OR t.effect_safety <> 'non-idempotent' AND t.steps_stored < %(most_steps)s
            AND NOT EXISTS (SELECT FROM steps s WHERE s.task_id = t.id AND s.name = i.wait ->> 'name' AND s.kind <> 'wait')

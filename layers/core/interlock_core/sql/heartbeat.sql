@@ -19,7 +19,7 @@ item AS MATERIALIZED (
     FROM clock, item i CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = i.task_id FOR NO KEY UPDATE SKIP LOCKED) t
     WHERE t.project = %(project)s AND t.attempt_id = i.attempt_id AND t.fence = i.fence AND t.token_hash = decode(i.token, 'hex')
       AND NOT t.attempt_ended AND t.status IN ('running', 'queued', 'outcome-unknown') AND i.epoch = (SELECT epoch FROM service)
-      AND (%(scope)s::text IS NULL OR t.type || E'\n' || t.pool || E'\n' || t.worker_id ~ %(scope)s)
+      AND within_narrowing(%(scope)s, t.type, t.pool, t.worker_id)
 ), decided AS (
     SELECT m.*, m.lapsed AND NOT m.overdue AS recovered,
            m.new_progress IS NOT NULL AND NOT m.too_often AND (NOT m.lapsed OR NOT m.overdue) AS progresses,

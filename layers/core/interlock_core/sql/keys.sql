@@ -55,7 +55,8 @@ WITH old AS MATERIALIZED (
                       created_by, created_at)
     SELECT %(new_id)s, old.project, old.kind, old.name, %(secret_hash)s, old.types, old.pools, old.worker_ids, old.may_schedule,
            %(idempotency_key)s, %(request_hash)s, %(by)s, (SELECT app_now())
-    FROM old WHERE CASE WHEN old.revoked_at IS NOT NULL THEN refuse('REVOKED') ELSE true END
+    FROM old WHERE CASE WHEN old.revoked_at IS NOT NULL THEN refuse('REVOKED')
+                        WHEN old.expires_at <= (SELECT app_now()) THEN refuse('EXPIRED') ELSE true END
     ON CONFLICT (coalesce(project, ''), idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
     RETURNING *
 ), ended AS (

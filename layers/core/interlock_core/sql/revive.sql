@@ -8,7 +8,7 @@ mine AS MATERIALIZED (
     CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = i.task_id FOR NO KEY UPDATE) t
     WHERE t.project = %(project)s AND t.attempt_id = i.attempt_id AND t.fence = i.fence AND t.token_hash = decode(i.token, 'hex')
       AND NOT t.attempt_ended AND t.status IN ('queued', 'outcome-unknown') AND i.epoch = (SELECT epoch FROM service)
-      AND (%(scope)s::text IS NULL OR t.type || E'\n' || t.pool || E'\n' || t.worker_id ~ %(scope)s)
+      AND within_narrowing(%(scope)s, t.type, t.pool, t.worker_id)
 ), moved AS (
     UPDATE tasks t SET
         status = 'running', hold = NULL, failure = NULL,

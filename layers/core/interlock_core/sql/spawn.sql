@@ -19,7 +19,7 @@ item AS MATERIALIZED (
     LEFT JOIN steps s ON s.task_id = t.id AND s.name = i.name
     WHERE t.project = %(project)s AND t.attempt_id = i.attempt_id AND t.fence = i.fence AND t.token_hash = decode(i.token, 'hex')
       AND NOT t.attempt_ended AND t.status = 'running' AND i.epoch = (SELECT epoch FROM service)
-      AND (%(scope)s::text IS NULL OR t.type || E'\n' || t.pool || E'\n' || t.worker_id ~ %(scope)s)
+      AND within_narrowing(%(scope)s, t.type, t.pool, t.worker_id)
 ), counted AS (
     UPDATE tasks t SET journal_seq = t.journal_seq + 1, attempt_reported = true, releases = 0, steps_stored = t.steps_stored + 1,
         cascades = t.cascades OR NOT m.detached

@@ -52,4 +52,4 @@ SELECT t.id FROM json_to_record(%(item)s::json) AS i(task_id uuid, attempt_id uu
 CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = i.task_id) t
 WHERE t.project = %(project)s AND t.attempt_id = i.attempt_id AND t.fence = i.fence AND t.token_hash = decode(i.token, 'hex')
   AND NOT t.attempt_ended AND t.status IN ('running', 'queued', 'outcome-unknown') AND i.epoch = (SELECT epoch FROM service)
-  AND (%(scope)s::text IS NULL OR t.type || E'\n' || t.pool || E'\n' || t.worker_id ~ %(scope)s)
+  AND within_narrowing(%(scope)s, t.type, t.pool, t.worker_id)
