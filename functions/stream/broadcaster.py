@@ -19,7 +19,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from connection import Connection
-from groups import Groups
+from groups import Group, Groups
 from interlock_core import wakes
 from interlock_core.background import end
 from interlock_core.db import Database
@@ -62,6 +62,7 @@ class Broadcaster:
         self.timetable = Timetable(database, self.groups, regular, degraded=lambda: not self.listener.listening)
         self._instances: dict[tuple[str, str, str], list[Connection]] = {}
         self._jobs: set[asyncio.Task[None]] = set()
+        self._offers: dict[Group, int] = {}  # ready work that was heard of and not told yet
 
     def start(self) -> None:
         """Begins to listen and to look, in the running loop."""
@@ -179,7 +180,16 @@ class Broadcaster:
             if seconds > 0:
                 self.timetable.expect(served, now + seconds)
             else:
-                self.timetable.offered(served, count, now)
+                if not self._offers:
+                    asyncio.get_running_loop().call_soon(self._offer)
+                self._offers[served] = self._offers.get(served, 0) + count
+
+    def _offer(self) -> None:
+        """Tells of ready work, of everything at once that was heard meanwhile: many hints of one group cost one turn of wakes."""
+        now = asyncio.get_running_loop().time()
+        for group, count in self._offers.items():
+            self.timetable.offered(group, count, now)
+        self._offers.clear()
 
     def _cancel(self, project: str, worker_id: str, instance_id: str, task_id: str, attempt_id: str) -> None:
         for connection in self._instances.get((project, worker_id, instance_id), ()):

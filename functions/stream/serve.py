@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -29,11 +30,21 @@ GRACE_SECONDS = 3
 WAITING_BYTES = 8 * 1024
 
 
+#: A whole collection of ten thousand streams' objects takes half a second, in which nobody is told anything; and it finds nothing,
+#: since what a stream leaves has no cycles. So what is open is taken out of it, each time after so many connections …
+FROZEN_CONNECTIONS = 500
+#: … and put back for one whole collection after so many times: what else was garbage meanwhile goes then.
+FREEZES = 200
+
+
 class Protocol(HttpToolsProtocol):
     """One connection, which holds little of what its reader does not take."""
 
+    made = 0  # of all of them
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Bounds the transport's buffer."""
+        Protocol.made += 1
         transport.set_write_buffer_limits(high=WAITING_BYTES)
         super().connection_made(transport)
 
@@ -49,6 +60,7 @@ class Server(uvicorn.Server):
                 loop="uvloop",
                 lifespan="on",
                 access_log=False,
+                proxy_headers=False,  # nobody reads them, and each stream would carry the layer that does
                 log_config=None,
                 timeout_graceful_shutdown=GRACE_SECONDS,
                 server_header=False,
@@ -56,6 +68,8 @@ class Server(uvicorn.Server):
             )
         )
         self._application = application
+        self._frozen_at = 0  # connections made
+        self._freezes = 0
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -63,6 +77,17 @@ class Server(uvicorn.Server):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self.handle_exit)
         yield
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second: what has been opened is kept out of the garbage collector's way."""
+        if counter == 0 or Protocol.made - self._frozen_at >= FROZEN_CONNECTIONS:
+            self._frozen_at = Protocol.made
+            self._freezes += 1
+            if self._freezes % FREEZES == 0:
+                gc.unfreeze()
+                gc.collect()
+            gc.freeze()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends the streams, then everything."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 
 import psycopg
@@ -89,6 +90,32 @@ async def test_b45_a_session_without_its_subscription_is_replaced(
 
     monkeypatch.setattr(ears.listener, "_ask", unlisten_once)
     await ears.renewed(2)
+
+
+async def test_b45_where_hints_come_a_late_echo_ends_no_session(
+    database: Database, listen_on: Callable[[str], Ears], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replacing the session would lose what waits to be heard, and everyone would read again: at the worst moment."""
+    ears = listen_on(database.address.find_now())
+    await ears.renewed(1)
+    asked = 0
+
+    def forget(*_: object) -> None:
+        nonlocal asked
+        asked += 1
+        ears.listener._token = "never to be heard"
+        ears.listener._asked_at = time.monotonic()
+
+    monkeypatch.setattr(ears.listener, "_ask", forget)
+    await wait_until_async(lambda: asked == 1)
+    until = time.monotonic() + 4 * ears.listener._proof_seconds
+    while time.monotonic() < until:
+        await database.one(hints.send(hints.payload("test", ready=[("demo/hello@1", "default", 1, 0.0)])))
+        await asyncio.sleep(0.05)
+    assert (ears.listener.sessions, ears.listener.listening, asked) == (1, True, 1)
+    assert (ears.listener.lag() or 0) > 3 * ears.listener._proof_seconds  # and it is told how late hints may be
+    monkeypatch.undo()
+    await ears.renewed(2)  # since nothing comes any more
 
 
 async def test_b45_a_database_that_is_away_is_asked_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:

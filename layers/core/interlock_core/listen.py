@@ -57,6 +57,7 @@ class Listener:
         self._proof_seconds = proof_seconds
         self._token = ""
         self._asked_at = 0.0
+        self._heard_at = 0.0
         self._proved_at = 0.0
         self.listening = False
         self.sessions = 0
@@ -109,9 +110,10 @@ class Listener:
                 await asyncio.wait((ended,), timeout=self._proof_seconds)
                 if ended.done():
                     ended.result()
-                if self._token:
+                if not self._token:
+                    self._ask(pgconn)
+                elif time.monotonic() - self._heard_at > self._proof_seconds:
                     raise SessionLost(f"it did not hear itself within {self._proof_seconds:g} s")
-                self._ask(pgconn)
         finally:
             loop.remove_reader(descriptor)
             if ended.done() and not ended.cancelled():
@@ -137,6 +139,7 @@ class Listener:
                 ended.set_exception(error)
 
     def _notice(self, payload: str) -> None:
+        self._heard_at = time.monotonic()
         if payload.startswith(_PING):
             if self._token and payload == f'{_PING}{self._token}"}}':
                 self._token = ""
