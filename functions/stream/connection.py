@@ -10,7 +10,7 @@ import json
 import random
 from collections.abc import Iterable
 
-from groups import Group
+from groups import Group, wake_frame
 from response import COMMENT, KEEP_ALIVE_SECONDS
 
 READY = COMMENT + b"event: ready\ndata: {}\n\n"
@@ -146,17 +146,12 @@ class Connection:
             frames.append(DRAIN)
             self._drain = False
         if self._pending and self._gap is None:
-            frames.append(wake_frame(self._pending))
+            frames.append(wake_frame(self._pending) if len(self._pending) > 1 else next(iter(self._pending)).frame)
             self._pending.clear()
         if self._comment and not frames:
             frames.append(COMMENT)
         self._comment = False
         return frames[0] if len(frames) == 1 else b"".join(frames)
-
-
-def wake_frame(groups: Iterable[Group]) -> bytes:
-    """The wake of these groups."""
-    return b'event: wake\ndata: {"types":[' + b",".join(group.quoted for group in groups) + b"]}\n\n"
 
 
 def cancel_frame(task_id: str, attempt_id: str) -> bytes:

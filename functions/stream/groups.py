@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ class Group:
     """The streams that serve one type@version of one pool, and when to look at its tasks again (loop time)."""
 
     __slots__ = (
+        "frame",
         "full_look_at",
         "lapsed",
         "members",
@@ -42,6 +43,7 @@ class Group:
         self.type, _, version = name.rpartition("@")
         self.version = int(version)
         self.quoted = json.dumps(name).encode()
+        self.frame = wake_frame((self,))  # made once: mostly a stream is woken for one type alone
         self.members: OrderedDict[Connection, None] = OrderedDict()
         self.full_look_at = now  # at everything: ready work, the next due instant, leases
         self.ready_look_at = math.inf  # at ready work only
@@ -94,3 +96,8 @@ class Groups:
         group.members.pop(connection, None)
         if not group.members:
             self._found.pop((group.project, group.pool, group.name), None)
+
+
+def wake_frame(groups: Iterable[Group]) -> bytes:
+    """The wake of these groups."""
+    return b'event: wake\ndata: {"types":[' + b",".join(group.quoted for group in groups) + b"]}\n\n"
