@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +21,7 @@ from interlock.handler import Handler
 from interlock.json_text import clean_text, decode, encode
 from interlock.notes import LINES, Notes
 from interlock.outcome import Outcome, Release, conclude_error, conclude_return
-from interlock.stream import Frame, read_frames
+from interlock.stream import Frame, read_frames, reopening
 from interlock.submission import BATCH_BYTES, pack
 from interlock.tasks import read_time, write_time
 from sdk.isolated_handlers import Hostile
@@ -65,6 +66,13 @@ def test_b17_the_delay_grows_within_its_bounds_at_any_number_of_tries(tries: int
     assert all(0 < delay <= 3600 for delay in delays)
     assert len(set(delays)) > 1
     assert growing_delay(tries, 1, 3600) <= 3600
+
+
+def test_b54_a_thousand_that_lost_their_streams_at_one_instant_come_back_spread() -> None:
+    pauses = [reopening() for _ in range(1000)]
+    for _ in range(3):  # it fails for all of them, three times
+        tenths = Counter(int(backoff.next() * 10) for backoff in pauses)
+        assert max(tenths.values()) < 100, "more than a tenth of them within a tenth of a second"
 
 
 @pytest.mark.parametrize(

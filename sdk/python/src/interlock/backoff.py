@@ -11,22 +11,23 @@ LONGEST_RETRY_AFTER = 60.0
 
 
 class Backoff:
-    """Delays that grow from `first` to `longest` seconds, each with up to half of it taken off at random.
+    """Delays that grow from `first` to `longest` seconds, each with up to `spread` of it (a fraction) taken off at random.
 
     Nothing overflows at any number of tries: the step is capped before the power is computed.
     """
 
-    def __init__(self, first: float = 0.2, longest: float = 30.0, factor: float = 2.0) -> None:
+    def __init__(self, first: float = 0.2, longest: float = 30.0, factor: float = 2.0, spread: float = 0.5) -> None:
         self.first = first
         self.longest = longest
         self.factor = factor
+        self.spread = spread
         self.tries = 0
 
     def next(self, retry_after: float | None = None) -> float:
         """The next delay in seconds; never shorter than what the service asked for."""
         ceiling = growing_delay(self.tries, self.first, self.longest, self.factor)
         self.tries += 1
-        delay = ceiling * (1 - random.random() / 2)
+        delay = ceiling * (1 - random.random() * self.spread)
         if retry_after is not None and retry_after > delay:
             # All clients were told the same instant: spread them behind it, never before it.
             delay = retry_after + random.random() * min(1.0, 0.1 * retry_after + 0.1)

@@ -84,7 +84,7 @@ class Stream:
         self._thread.join(5.0)
 
     def _run(self) -> None:
-        backoff = Backoff(first=1.0, longest=30.0)
+        backoff = reopening()
         while not self._closing.is_set():
             begun = clock.now()
             pause: float | None = None
@@ -155,6 +155,11 @@ class Stream:
             self._on_look()
         elif frame.event == "revoked":
             log.error("the worker's key was revoked: reports are kept in the spool until there is a new one")
+
+
+def reopening() -> Backoff:
+    """The pauses before a stream is opened again. Thousands may have lost theirs at one instant: they come back over seconds."""
+    return Backoff(first=2.0, longest=30.0, spread=0.9)
 
 
 def read_frames(lines: Iterable[str]) -> Iterator[Frame]:
