@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import pytest
 
 from support.clock import Clock
 from support.play import Play
@@ -117,6 +118,15 @@ async def test_bulk_names_an_unknown_filter(play: Play) -> None:
     body = {"filter": {"stats": "queued"}, "action": "cancel", "idempotencyKey": "b"}
     answer = await play.http.operator.post("/v1/tasks/bulk", json=body)
     assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (400, "/filter/stats")
+
+
+@pytest.mark.parametrize("name", ["status", "type", "tag", "pool", "createdBefore", "schemaVersion"])
+async def test_a_bulk_filter_without_a_value_is_refused(play: Play, name: str) -> None:
+    """A program whose list came out empty did not mean every task of the project."""
+    await play.submit()
+    body = {"filter": {name: []}, "action": "cancel", "idempotencyKey": "b"}
+    answer = await play.http.operator.post("/v1/tasks/bulk", json=body)
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (400, f"/filter/{name}")
 
 
 async def test_a_paused_type_is_not_claimed_until_it_is_resumed(play: Play, clock: Clock) -> None:

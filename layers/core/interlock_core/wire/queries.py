@@ -93,6 +93,10 @@ def task_filter(given: dict[str, list[str]], prefix: str = "") -> tuple[dict[str
         raise InvalidRequest(
             f"{unknown[0][:80]!r} is not a filter; known are {', '.join(TaskFilter.NAMES)}", f"{prefix}/{unknown[0][:80]}"
         )
+    if empty := sorted(
+        name for name, values in given.items() if not values
+    ):  # a program's list that came out empty filters nothing
+        raise InvalidRequest(f"{empty[0]} names no value; leave it out where it is not to filter", f"{prefix}/{empty[0]}")
     statuses = given.get("status")
     for status in statuses or []:
         if status not in STATUSES:
