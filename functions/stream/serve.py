@@ -25,6 +25,10 @@ from listener import tune
 #: Streams were told to end before; this is for calls in flight.
 GRACE_SECONDS = 3
 
+#: Of a connection on which nothing is asked: longer than the load balancer keeps it (template.yaml, 120 s). Were it closed from
+#: here first, a call that the balancer sends at that moment would be answered with 502.
+IDLE_CONNECTION_SECONDS = 150
+
 #: Bytes of one stream that wait in this process for a reader who takes nothing, before its stream waits too. The usual 64 KiB
 #: would be 640 MiB for ten thousand of them; the kernel holds as much again, bounded by the listener.
 WAITING_BYTES = 8 * 1024
@@ -65,6 +69,7 @@ class Server(uvicorn.Server):
                 proxy_headers=False,  # nobody reads them, and each stream would carry the layer that does
                 log_config=None,
                 timeout_graceful_shutdown=GRACE_SECONDS,
+                timeout_keep_alive=IDLE_CONNECTION_SECONDS,
                 server_header=False,
                 backlog=4096,
             )

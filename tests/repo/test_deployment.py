@@ -12,7 +12,7 @@ import pytest
 from interlock_core.http import _no_route  # noqa: F401  # the answer of the $default route
 from interlock_core.migrate import hash_folder
 from repo.tree import ROOT
-from template import read_functions, read_template
+from template import _read_rate, read_functions, read_template
 
 TEMPLATE = read_template()
 RESOURCES: dict[str, dict[str, Any]] = TEMPLATE["Resources"]
@@ -44,6 +44,9 @@ def test_every_function_comes_after_the_schema_but_the_one_that_makes_it() -> No
     assert {name for name, function in FUNCTIONS.items() if function.get("DependsOn") != "Schema"} == {"MigrateFunction"}
     assert RESOURCES["Schema"]["Properties"]["ServiceToken"] == {"Fn::GetAtt": ["MigrateFunction", "Arn"]}
     assert RESOURCES["StreamService"]["DependsOn"][1] == "Schema"
+    # A function that cannot answer (it does not start) is waited for no longer than it could have worked.
+    (longest,) = (each["Properties"]["Timeout"] for name, each in FUNCTIONS.items() if name == "MigrateFunction")
+    assert longest < RESOURCES["Schema"]["Properties"]["ServiceTimeout"] <= 1200
 
 
 def test_the_schema_carries_the_hash_of_the_migrations() -> None:
@@ -66,6 +69,15 @@ def test_a_function_may_read_the_one_secret_and_no_more() -> None:
 
 
 def test_every_http_function_can_be_bounded() -> None:
+    http = [
+        name
+        for name, function in FUNCTIONS.items()
+        if any(event["Type"] == "HttpApi" for event in function["Properties"].get("Events", {}).values())
+    ]
+    words = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+    assert f"each of the {words[len(http)]} HTTP functions" in (ROOT / "docs" / "operations.md").read_text(
+        encoding="utf-8"
+    ).replace("\n", " ")
     for name, function in FUNCTIONS.items():
         events = function["Properties"].get("Events", {}).values()
         if any(event["Type"] == "HttpApi" for event in events):
@@ -80,6 +92,19 @@ def test_scheduled_functions_end_in_the_dead_letters() -> None:
         (event,) = properties["Events"].values()
         assert event["Properties"]["RetryPolicy"]["MaximumRetryAttempts"] >= 1
         assert event["Properties"]["DeadLetterConfig"] == {"Arn": {"Fn::GetAtt": ["DeadLetters", "Arn"]}}
+
+
+def test_two_stacks_of_one_account_share_no_name() -> None:
+    """SAM names a schedule after its function, the same in each stack, unless it is told not to."""
+    for name, function in FUNCTIONS.items():
+        for event in function["Properties"].get("Events", {}).values():
+            assert event["Type"] == "HttpApi" or event["Properties"].get("OmitName") is True, name
+    # Of what belongs to another resource, whose name is the stack's own, or to the platform.
+    within = {"DatabaseName", "TargetGroupName", "MetricName", "PolicyName"}
+    for name, resource in RESOURCES.items():
+        for key, value in resource["Properties"].items() if "Properties" in resource else ():
+            if key.endswith(("Name", "Identifier", "Family")) and key not in within and key != "EngineFamily":
+                assert isinstance(value, dict), f"{name}.{key}"
 
 
 def test_log_groups_forget() -> None:
@@ -97,6 +122,10 @@ def test_streams_are_tls_only_and_outlast_their_silence() -> None:
     attributes = {each["Key"]: each["Value"] for each in balancer["Properties"]["LoadBalancerAttributes"]}
     keep_alive = float(re.search(r"KEEP_ALIVE_SECONDS = ([\d.]+)", _stream_code())[1])  # type: ignore[index]
     assert float(attributes["idle_timeout.timeout_seconds"]) > 2 * keep_alive
+    # Whoever closes first must be the balancer: it would send a call into a connection that is being closed, and answer 502.
+    connections = float(re.search(r"IDLE_CONNECTION_SECONDS = ([\d.]+)", _stream_code())[1])  # type: ignore[index]
+    assert connections > float(attributes["idle_timeout.timeout_seconds"])
+    assert "timeout_keep_alive=IDLE_CONNECTION_SECONDS" in _stream_code()
     (targets,) = of_type("AWS::ElasticLoadBalancingV2::TargetGroup").values()
     assert targets["Properties"]["HealthCheckPath"] == "/readyz"
     delays = {each["Key"]: each["Value"] for each in targets["Properties"]["TargetGroupAttributes"]}
@@ -114,6 +143,24 @@ def test_every_alarm_is_told_and_every_dimension_is_ours() -> None:
         assert alarm["Condition"] in ("HasAlarms", "HasDatabaseAlarms", "HasStreamAlarms"), name
         assert alarm["Properties"]["AlarmActions"] == [{"Ref": "AlarmTopicArn"}], name
         assert alarm["Properties"]["AlarmDescription"], name
+
+
+def test_an_alarm_of_the_sweeps_figures_fits_the_rate_of_the_sweep() -> None:
+    """A period that holds no run says that there was none; one that needs several in a row never comes where they are rare."""
+    sweep, backlog, unknown = (RESOURCES[name]["Properties"] for name in ("SweepAlarm", "BacklogAlarm", "UnknownAlarm"))
+    own = {"Fn::If": ["SweepsByTheHour", 86400, 7200]}
+    assert sweep["Period"] == {"Fn::If": ["HasSweepRate", own, 900]}
+    slowest = max(_read_rate(each["Sweep"], {}) for each in TEMPLATE["Mappings"]["Profiles"].values())
+    assert slowest * 2 < 900
+    assert [each["EvaluationPeriods"] for each in (sweep, backlog, unknown)] == [1, 1, 1]
+
+
+def test_the_balancer_and_its_tasks_wait_for_the_way_out() -> None:
+    """A load balancer towards the internet is refused before its network has a gateway; its tasks fetch their image through it."""
+    after = json.dumps(RESOURCES["StreamBalancer"]["Metadata"]["After"])
+    for name in ("InternetRoute", "PublicRouteA", "PublicRouteB"):
+        assert f'"Ref": "{name}"' in after
+    assert RESOURCES["InternetRoute"]["DependsOn"] == "InternetAttachment"
 
 
 def test_the_dashboard_is_json_of_the_services_own_metrics() -> None:
@@ -160,5 +207,5 @@ def test_a_profile_is_in_the_mapping_and_in_the_pages(profile: str) -> None:
 
 def test_a_deployment_does_not_wait_for_what_it_did_not_make() -> None:
     after = json.dumps(RESOURCES["Schema"]["Properties"]["After"])
-    for name in ("DatabaseInstance", "SecretsEndpoint", "StorageEndpoint", "PrivateRouteA", "PrivateRouteB"):
+    for name in ("DatabaseInstance", "ProxyTargets", "SecretsEndpoint", "StorageEndpoint", "PrivateRouteA", "PrivateRouteB"):
         assert f'"Ref": "{name}"' in after
