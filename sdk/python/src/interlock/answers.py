@@ -31,15 +31,13 @@ def read_answer(status: int, headers: Mapping[str, str], body: bytes, url: str) 
     if 300 <= status < 400:
         raise refuse_redirect(status, headers.get("location"), url)
     if 200 <= status < 300:
-        if status == 204 or not body.strip():
-            return {}
         try:
             value = decode(body)
         except (ValueError, RecursionError):
             value = None
         if isinstance(value, dict):
             return value
-        # A captive portal or a proxy's page: not the service, and it may be gone in a minute.
+        # A captive portal, a proxy's page or an answer cut short: not the service's, which always says something.
         raise foreign_answer(status, headers, retryable=True)
     raise read_problem(status, headers, body)
 

@@ -26,6 +26,8 @@ import httpx
 
 from interlock.answers import foreign_answer, read_answer
 from interlock.backoff import Backoff
+from interlock.bodies import ENCODING, BadAnswer, check_encoding, read_body, read_lines
+from interlock.deadlines import bound, until
 from interlock.errors import ApiError, ConfigurationError, InterlockError, Unreachable
 from interlock.json_text import encode
 from interlock.settings import KeyKind, certificate_places, check_url, find_key, find_url
@@ -49,9 +51,6 @@ class ClientOptions(TypedDict, total=False):
     ca: str | os.PathLike[str] | None
     client: Client | None
 
-
-LONGEST_ANSWER = 64 * 1024 * 1024
-"""Bytes. The service's answers end at 6 MB; something that sends more is not the service."""
 
 USER_AGENT = f"interlock-python/{VERSION}"
 
@@ -108,7 +107,7 @@ class Client:
         on_send: Callable[[], None] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """The JSON object that the service answers with ({} for an empty answer).
+        """The JSON object that the service answers with.
 
         `json` is encoded once, exactly; `content` is a body already encoded. `timeout` (seconds, absent: the
         client's) bounds all tries together. `url` is another host of the same service (the stream's). With
@@ -165,14 +164,15 @@ class Client:
         try:
             http = self._http(target)
             request = http.build_request(method, target, content=content, params=query, headers=sent, timeout=limits)
-            response = http.send(request, stream=True, follow_redirects=False)
-            try:
-                body = read_body(response, deadline)
-            finally:
-                response.close()
+            with until(deadline):
+                response = http.send(request, stream=True, follow_redirects=False)
+                try:
+                    body = read_body(response, deadline)
+                finally:
+                    response.close()
         except httpx.InvalidURL:
             raise ConfigurationError("the service URL cannot be used; correct INTERLOCK_URL") from None
-        except httpx.RequestError as error:
+        except (httpx.RequestError, BadAnswer) as error:
             raise describe_break(error, target) from None
         return read_answer(response.status_code, response.headers, body, target)
 
@@ -186,13 +186,21 @@ class Client:
         target = check_url(url) + path
         http = open_connections(self._verify(target), read_timeout)
         try:
-            sent = {**self.headers(), **(headers or {}), "Accept": "text/event-stream", "Cache-Control": "no-store"}
+            sent = {
+                **self.headers(),
+                **(headers or {}),
+                "Accept": "text/event-stream",
+                "Accept-Encoding": "identity",
+                "Cache-Control": "no-store",
+            }
             request = http.build_request("GET", target, params=dict(params), headers=sent)
-            response = http.send(request, stream=True, follow_redirects=False)
-            if response.status_code != 200:
-                read_answer(response.status_code, response.headers, read_body(response, time.monotonic() + 10), target)
-                raise foreign_answer(response.status_code, response.headers, retryable=True)
-        except httpx.RequestError as error:
+            with until(time.monotonic() + read_timeout):
+                response = http.send(request, stream=True, follow_redirects=False)
+                if response.status_code != 200:
+                    read_answer(response.status_code, response.headers, read_body(response, time.monotonic() + 10), target)
+                    raise foreign_answer(response.status_code, response.headers, retryable=True)
+            check_encoding(response)
+        except (httpx.RequestError, BadAnswer) as error:
             http.close()
             raise Unreachable(describe_break(error, target).text) from None
         except BaseException:
@@ -202,7 +210,12 @@ class Client:
 
     def headers(self) -> dict[str, str]:
         """The headers of a call, the key among them: given to no log, and to no other host."""
-        return {"Authorization": f"Bearer {self._key.reveal()}", "User-Agent": USER_AGENT, "Accept": "application/json"}
+        return {
+            "Authorization": f"Bearer {self._key.reveal()}",
+            "User-Agent": USER_AGENT,
+            "Accept": "application/json",
+            "Accept-Encoding": ENCODING,
+        }
 
     def close(self) -> None:
         """Close the connections. The client opens new ones if it is used again."""
@@ -279,7 +292,9 @@ class EventStream:
     def lines(self) -> Iterator[str]:
         """Each line as it comes; ends when the server ends it. Raises Unreachable when it breaks or falls silent."""
         try:
-            yield from self._response.iter_lines()
+            yield from read_lines(self._response.iter_bytes())
+        except Unreachable:
+            raise
         except (httpx.RequestError, httpx.StreamError, OSError) as error:
             raise Unreachable(f"the stream broke: {type(error).__name__}") from None
 
@@ -332,12 +347,14 @@ def read_authority(ca: str | os.PathLike[str]) -> ssl.SSLContext:
 
 def open_connections(verify: ssl.SSLContext | Literal[False], read_timeout: float = 40.0) -> httpx.Client:
     """Connections that carry no key by themselves and follow nothing."""
-    return httpx.Client(
+    http = httpx.Client(
         verify=verify,
         follow_redirects=False,
         timeout=httpx.Timeout(10.0, read=read_timeout),
         limits=httpx.Limits(max_connections=100, max_keepalive_connections=40, keepalive_expiry=20.0),
     )
+    bound(http)
+    return http
 
 
 def close_connections(http: httpx.Client, pid: int) -> None:
@@ -346,21 +363,7 @@ def close_connections(http: httpx.Client, pid: int) -> None:
         http.close()
 
 
-def read_body(response: httpx.Response, deadline: float) -> bytes:
-    """The whole body, or a ReadTimeout when it drips past the deadline."""
-    chunks: list[bytes] = []
-    size = 0
-    for chunk in response.iter_bytes():
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > LONGEST_ANSWER:
-            raise httpx.ReadError("the answer does not end")
-        if time.monotonic() > deadline:
-            raise httpx.ReadTimeout("the answer came too slowly")
-    return b"".join(chunks)
-
-
-def describe_break(error: httpx.RequestError, target: str) -> _Broken:
+def describe_break(error: httpx.RequestError | BadAnswer, target: str) -> _Broken:
     """Our error for a transport's: the host and the kind of fault, never what was sent.
 
     The transport's own error is not chained to it: its text may quote a header, and its traceback tells a user nothing.

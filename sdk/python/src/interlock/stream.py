@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from interlock import clock
 from interlock.backoff import Backoff, jittered
+from interlock.bodies import LONGEST_LINE
 from interlock.client import Client, EventStream
 from interlock.errors import ApiError, InterlockError, Unreachable
 from interlock.settings import same_security
@@ -166,17 +167,21 @@ def read_frames(lines: Iterable[str]) -> Iterator[Frame]:
     """Server-sent events from lines; comments and frames whose data is no JSON object carry nothing."""
     event = ""
     data: list[str] = []
+    size = 0
     for line in lines:
         if not line:
             if event or data:
                 yield Frame(event or "message", read_data("\n".join(data)))
-            event, data = "", []
+            event, data, size = "", [], 0
             continue
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if name == "event":
             event = value
         elif name == "data":
+            size += len(value) + 1
+            if size > LONGEST_LINE:
+                raise Unreachable("the stream sends an event that does not end")
             data.append(value)
 
 
