@@ -123,7 +123,9 @@ def build_once() -> Built:
 
 
 def _digest_sources() -> str:
-    digest = hashlib.sha256(f"{sam_cli.VERSION} compiled {importlib.metadata.version('awslambdaric')}".encode())
+    digest = hashlib.sha256(
+        f"{sam_cli.VERSION} {sam_cli.BUILD_PYTHON} compiled {importlib.metadata.version('awslambdaric')}".encode()
+    )
     for path in _source_files():
         digest.update(f"\0{path.relative_to(sam_cli.ROOT)}\0".encode())
         with contextlib.suppress(FileNotFoundError):

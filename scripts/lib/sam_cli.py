@@ -18,8 +18,11 @@ from pathlib import Path
 
 # The linter's data ages with its version: unpinned, the check would turn red by itself.
 VERSION = "1.170.0"
-# The Python that local hosts and tests build for (parameter Runtime; a deployment's default is the template's).
-BUILD_PYTHON = "3.11"
+# Those that functions may run on, as the template's parameter Runtime says.
+PYTHONS = ("3.11", "3.12", "3.13")
+_OURS = "{}.{}".format(*sys.version_info)
+# The one that local hosts and tests build for: this environment's. (A deployment's default is the template's.)
+BUILD_PYTHON = _OURS if _OURS in PYTHONS else PYTHONS[-1]
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / ".tools"
@@ -44,16 +47,8 @@ def build_python() -> Path:
     python = TOOLS / f"build-python{BUILD_PYTHON}" / "bin" / f"python{BUILD_PYTHON}"
     with _locked("build-python"):
         if not python.exists():
-            ours = "{}.{}".format(*sys.version_info) == BUILD_PYTHON
-            _uv(
-                "venv",
-                "--quiet",
-                "--clear",
-                "--seed",
-                "--python",
-                sys.executable if ours else BUILD_PYTHON,
-                str(python.parent.parent),
-            )
+            chosen = sys.executable if _OURS == BUILD_PYTHON else BUILD_PYTHON
+            _uv("venv", "--quiet", "--clear", "--seed", "--python", chosen, str(python.parent.parent))
     return python
 
 
@@ -66,7 +61,7 @@ def emulator_binary() -> Path:
 
 def command(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """The command line and the environment that run `sam` with these arguments. Raises ToolMissing."""
-    # `sam build` takes the first python3.11 *with pip* on PATH, so ours goes first; only a build needs it.
+    # `sam build` takes the first Python of that version *with pip* on PATH, so ours goes first; only a build needs it.
     places = [str(build_python().parent)] if "build" in arguments[:1] else []
     environment = dict(os.environ, SAM_CLI_TELEMETRY="0")
     environment["PATH"] = os.pathsep.join([*places, environment.get("PATH", os.defpath)])

@@ -89,7 +89,8 @@ def test_functions_layer_and_builder_are_of_one_python() -> None:
     assert template["Globals"]["Function"]["Runtime"] == {"Ref": "Runtime"}
     assert template["Resources"]["CoreLayer"]["Metadata"]["BuildMethod"] == {"Ref": "Runtime"}
     runtime = template["Parameters"]["Runtime"]
-    assert {runtime["Default"], f"python{sam_cli.BUILD_PYTHON}"} <= set(runtime["AllowedValues"])
+    assert runtime["AllowedValues"] == [f"python{version}" for version in sam_cli.PYTHONS]
+    assert runtime["Default"] in runtime["AllowedValues"]
 
 
 def test_no_function_brings_requirements_of_its_own() -> None:
