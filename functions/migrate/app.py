@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psycopg
+
 from interlock_core.address import Address
 from interlock_core.db import Database
+from interlock_core.errors import Unavailable
 from interlock_core.keys import bootstrap
-from interlock_core.migrate import Connection, hash_folder, migrate
+from interlock_core.migrate import Connection, hash_folder, hashes_until, migrate
 from interlock_core.settings import Settings
 
 log = logging.getLogger("interlock.migrate")
@@ -32,6 +35,8 @@ RESOURCE = "interlock-schema"
 #: Left of the function's time for the answer.
 RESERVE_SECONDS = 20.0
 ANSWER_SECONDS, ANSWER_TRIES = 10.0, 3
+REASON_BYTES = 1000
+STOP_SECONDS = 8.0
 
 
 async def run(database: Database, _settings: Settings) -> dict[str, Any]:
@@ -50,15 +55,23 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     except Exception as error:
         log.exception("the migration failed")
         status, told = "FAILED", f"{type(error).__name__}: {error}"
+    told = _cut(told)
     answer = {
         "Status": status,
-        "Reason": told[:1000],
+        "Reason": told,
         "PhysicalResourceId": event.get("PhysicalResourceId") or RESOURCE,
         **{name: event[name] for name in ("StackId", "RequestId", "LogicalResourceId")},
-        "Data": {"Told": told[:1000]},
+        "Data": {"Told": told},
     }
-    _send(event["ResponseURL"], json.dumps(answer).encode())
+    _send(event["ResponseURL"], json.dumps(answer, ensure_ascii=False).encode())
     return {"status": status, "told": told}
+
+
+def _cut(text: str) -> str:
+    """The beginning of a text: CloudFormation takes an answer of 4,096 bytes, and this stands in it twice."""
+    while len(json.dumps(text, ensure_ascii=False).encode()) > REASON_BYTES:
+        text = text[: len(text) * 9 // 10]
+    return text
 
 
 async def _make_keys(project: str) -> dict[str, str]:
@@ -80,7 +93,16 @@ def _follow(event: dict[str, Any], context: Any) -> str:
         raise ValueError(
             f"the deployment means migrations {wanted[:12]}…, and this function carries {ours[:12]}…; build and deploy both"
         )
-    applied = _migrate(context)
+    try:
+        applied = _migrate(context)
+    except (psycopg.OperationalError, Unavailable):
+        # The code went back before its resource does. From a state that it does not know it comes back from a newer one: there
+        # is nothing to apply, and a stack that cannot go back because its database is away would be stuck.
+        before = event.get("OldResourceProperties", {}).get("Hash", "")
+        if event["RequestType"] != "Update" or before in hashes_until(FOLDER):
+            raise
+        log.warning("the database could not be asked in a roll-back", exc_info=True)
+        return "a roll-back: the schema stays as it is; the database could not be asked"
     return f"applied {', '.join(applied)}" if applied else "up to date"
 
 
@@ -89,10 +111,15 @@ def _migrate(context: Any) -> list[str]:
     found: list[list[str]] = []
     failed: list[BaseException] = []
     sessions: list[Connection] = []
+    ended = threading.Event()
+
+    def pause(seconds: float) -> None:
+        if ended.wait(seconds):
+            raise TimeoutError
 
     def work() -> None:
         try:
-            found.append(migrate(Address(Settings.from_environment()).find_now(), FOLDER, sessions.append))
+            found.append(migrate(Address(Settings.from_environment()).find_now(), FOLDER, sessions.append, pause))
         except BaseException as error:  # told to the thread that waits
             failed.append(error)
 
@@ -101,9 +128,13 @@ def _migrate(context: Any) -> list[str]:
     left = context.get_remaining_time_in_millis() / 1000 if context is not None else 900.0
     worker.join(max(left - RESERVE_SECONDS, 1.0))
     if worker.is_alive():
-        for session in sessions:
-            session.cancel_safe(timeout=5)
-        worker.join(5)
+        ended.set()
+        until = time.monotonic() + STOP_SECONDS
+        # Again and again: what comes between two statements is not met. Nothing may go on in an environment that is then frozen.
+        while worker.is_alive() and time.monotonic() < until:
+            for session in sessions:
+                session.cancel_safe(timeout=STOP_SECONDS / 4)
+            worker.join(0.5)
         raise TimeoutError(
             "the migrations need more time than a function has; run `python -m interlock_core.migrate migrations` from a machine"
         )

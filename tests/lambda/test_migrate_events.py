@@ -15,8 +15,9 @@ import psycopg
 import pytest
 
 from events import make_resource_event
-from interlock_core.migrate import MigrationError, hash_folder, migrate
+from interlock_core.migrate import _LOCK, MigrationError, hash_folder, migrate
 from service import _load as load_module
+from support.waiting import wait_until
 from template import ROOT
 
 MIGRATIONS = ROOT / "migrations"
@@ -29,12 +30,15 @@ class CloudFormation:
     def __init__(self) -> None:
         self.answers: list[dict[str, Any]] = []
         self.content_types: list[str | None] = []
+        self.sizes: list[int] = []
         taken = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_PUT(self) -> None:
                 taken.content_types.append(self.headers.get("content-type"))
-                taken.answers.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+                body = self.rfile.read(int(self.headers["content-length"]))
+                taken.sizes.append(len(body))
+                taken.answers.append(json.loads(body))
                 self.send_response(200)
                 self.end_headers()
 
@@ -239,3 +243,98 @@ def test_statements_outside_a_transaction_are_resumed(empty_url: str, tmp_path: 
     outside.write_text("--! no-transaction\nSELECT 1")
     with pytest.raises(MigrationError, match="0002_indexes"):
         migrate(empty_url, tmp_path)
+
+
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND wait_event = %s"
+)
+
+
+def test_statements_outside_a_transaction_do_not_wait_for_whoever_waits_for_them(empty_url: str, tmp_path: Path) -> None:
+    """An index that is made concurrently waits for every older snapshot, and a process that waits for its turn may hold one."""
+    (tmp_path / "0001_table.sql").write_text("CREATE TABLE big (id integer); INSERT INTO big VALUES (1);")
+    migrate(empty_url, tmp_path)
+    (tmp_path / "0002_index.sql").write_text("--! no-transaction\nCREATE INDEX CONCURRENTLY IF NOT EXISTS big_id ON big (id)\n")
+    done: list[list[str]] = []
+    runs = [threading.Thread(target=lambda: done.append(migrate(empty_url, tmp_path))) for _ in range(4)]
+    with psycopg.connect(empty_url) as writer, psycopg.connect(empty_url, autocommit=True) as looking:
+        # The index waits for whoever writes to its table; meanwhile the others come and wait for their turn.
+        writer.execute("INSERT INTO big VALUES (2)")
+        runs[0].start()
+        wait_until(lambda: looking.execute(WAITING, ["virtualxid"]).fetchone() == (1,), 10)
+        for run in runs[1:]:
+            run.start()
+        # Each has asked for its turn at least once; one that waits in the statement is still at it.
+        wait_until(lambda: _asking(looking) == 3, 10)
+        writer.rollback()
+        for run in runs:
+            run.join(20)
+        stuck = [run for run in runs if run.is_alive()]
+        if stuck:
+            looking.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
+            )
+            for run in stuck:
+                run.join()
+    assert not stuck
+    assert sorted(done) == [[], [], [], ["0002_index.sql"]]
+
+
+def _asking(looking: psycopg.Connection[Any]) -> int:
+    row = looking.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%advisory%'"
+        " AND pid NOT IN (pg_backend_pid(), (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted LIMIT 1))"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_waiting_for_another_migration_ends_with_the_functions_time(
+    function: ModuleType, stack: CloudFormation, empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it may go on in an environment that is frozen: it would hold everybody's turn."""
+    for name, text in (("0001_table.sql", "CREATE TABLE one (id integer)"), ("0002_more.sql", "--! no-transaction\nSELECT 1")):
+        (tmp_path / name).write_text(text)
+        monkeypatch.setattr(function, "FOLDER", tmp_path)
+        event = make_resource_event("Create", stack.url, {"Hash": hash_folder(tmp_path)})
+        with psycopg.connect(empty_url) as other:
+            other.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+            function.handler(event, Context(function.RESERVE_SECONDS + 1))
+            others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            wait_until(lambda others=others, other=other: other.execute(others).fetchone() == (0,), 5)
+        assert (stack.answers[-1]["Status"], "more time" in stack.answers[-1]["Reason"]) == ("FAILED", True)
+        function.handler({}, Context())
+
+
+def test_a_roll_back_by_the_old_code_succeeds_while_the_database_is_away(
+    function: ModuleType, stack: CloudFormation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As CloudFormation does it: the function is old again when its resource is told. Forwards, the same is a failure."""
+    monkeypatch.setenv("INTERLOCK_SERVER_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
+    (tmp_path / "0001_core.sql").write_text((MIGRATIONS / "0001_core.sql").read_text())
+    first = {"Hash": hash_folder(tmp_path)}
+    forwards = make_resource_event("Update", stack.url, OURS, PhysicalResourceId="x", OldResourceProperties=first)
+    function.handler(forwards, Context())
+    assert stack.answers[-1]["Status"] == "FAILED"
+    monkeypatch.setattr(function, "FOLDER", tmp_path)
+    function.handler(
+        make_resource_event("Update", stack.url, first, PhysicalResourceId="x", OldResourceProperties=OURS), Context()
+    )
+    assert (stack.answers[-1]["Status"], stack.answers[-1]["PhysicalResourceId"]) == ("SUCCESS", "x")
+    assert "roll-back" in stack.answers[-1]["Reason"]
+
+
+@pytest.mark.parametrize("text", ["Ошибка " * 500, "\x00\n\u2028" * 900, "字" * 5000])
+def test_an_answer_is_never_longer_than_cloudformation_takes(
+    function: ModuleType, stack: CloudFormation, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError(text)
+
+    monkeypatch.setattr(function, "migrate", fail)
+    monkeypatch.setenv("INTERLOCK_SERVER_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
+    function.handler(make_resource_event("Create", stack.url, OURS), Context())
+    (answer,) = stack.answers
+    assert answer["Status"] == "FAILED"
+    assert text[:20] in answer["Reason"]
+    assert stack.sizes[0] <= 4096

@@ -10,6 +10,7 @@ import re
 import socket
 import sys
 import threading
+import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -33,7 +34,9 @@ from gateway import make_event, read_answer
 from interlock_core import aws
 from interlock_core.address import Address, _url_of
 from interlock_core.aws import AwsFailed, Credentials, fetch_secret, make_login_token, sign
+from interlock_core.db import Database, Statement
 from interlock_core.errors import Unavailable
+from interlock_core.migrate import migrate
 from interlock_core.settings import Platform, Settings
 from support.waiting import wait_until
 from template import ROOT
@@ -212,6 +215,59 @@ def test_what_rds_stores_is_an_address_too() -> None:
     assert conninfo_to_dict(_url_of(stored, "proxy.example"))["host"] == "proxy.example"
     with pytest.raises(Unavailable, match="neither a url nor a username"):
         _url_of({"password": "x"}, "")
+
+
+ODD_SECRETS = [
+    {"url": "postgres//owner:s3cret@host/db"},
+    {"url": "mysql://owner:s3cret@host/db"},
+    {"url": "postgresql://owner:s3cr%zzet@127.0.0.1:1/db"},
+    {"url": " postgresql://owner:s3cret@127.0.0.1:1/db"},
+    {"url": "postgresql://owner:s3cret@127.0.0.1:1/db?nope=1"},
+    {"url": "postgresql://owner:s3cret@h:abc/db"},
+    {"url": ""},
+    {"url": None},
+    {"url": 5},
+    {"username": "owner", "password": "s3cret", "host": None},
+    {"username": "owner", "password": None, "host": "127.0.0.1"},
+    {"username": "owner", "password": "s3cret", "host": "127.0.0.1", "port": "abc"},
+    {"username": "owner", "password": "s3cret", "host": "a b"},
+]
+
+
+@pytest.mark.parametrize("iam", [False, True])
+@pytest.mark.parametrize("secret", ODD_SECRETS, ids=[str(number) for number in range(len(ODD_SECRETS))])
+async def test_a_secret_that_is_no_address_is_a_503_that_shows_nothing_of_it(
+    secret: dict[str, Any], iam: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = [secret]
+    monkeypatch.setattr("interlock_core.address.fetch_secret", lambda _arn, _platform: held[0])
+    settings = Settings(database_secret_arn="arn:aws:secretsmanager:x:1:secret:y", database_iam=iam)
+    address = Address(settings, Platform(region=REGION, access_key="a", secret_key="b"))
+    with pytest.raises(Unavailable) as told:
+        await Database(address).one(Statement("one", "SELECT 1", False)())
+    text = "".join(traceback.format_exception(told.value)) + caplog.text
+    assert "s3cr" not in text.replace(repr(secret), "")
+    with pytest.raises((Unavailable, psycopg.OperationalError)) as failed:
+        migrate(address.find_now(), ROOT / "migrations")
+    assert "s3cr" not in "".join(traceback.format_exception(failed.value))
+
+
+async def test_an_address_that_could_not_be_read_is_asked_for_again(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+    held = [{"url": "postgres//owner:s3cret@host/db"}]
+    monkeypatch.setattr("interlock_core.address.fetch_secret", lambda _arn, _platform: held[0])
+    database = Database(Address(Settings(database_secret_arn="arn:aws:secretsmanager:x:1:secret:y"), Platform()))
+    with pytest.raises(Unavailable, match="no address"):
+        await database.one(Statement("one", "SELECT 1", False)())
+    held[0] = {"url": database_url}
+    assert await database.one(Statement("one", "SELECT 1 AS one", False)()) == [(1,)]
+    await database.close()
+
+
+def test_an_address_of_the_sixth_protocol_and_one_of_several_hosts() -> None:
+    six = _url_of({"username": "u", "password": "p", "host": "2001:db8::1", "port": 6432}, "")
+    assert {name: conninfo_to_dict(six)[name] for name in ("host", "port")} == {"host": "2001:db8::1", "port": "6432"}
+    several = "postgresql://u:p@one:5432,two:5433/db"
+    assert Address.at(several).find_now() == several
 
 
 def test_a_request_is_signed_as_the_sdk_signs_it() -> None:

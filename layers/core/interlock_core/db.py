@@ -1,6 +1,6 @@
 """The database: SQL files, one pipeline per transition, and the few connections that carry them.
 
-Only this module, `pipeline`, `listen` and `migrate` import psycopg. A transition is a list of steps sent as one pipeline:
+Only this module, `pipeline`, `listen`, `migrate` and `address` import psycopg. A transition is a list of steps sent as one pipeline:
 one network round trip, one transaction. Steps come from `sql/<name>.sql`, whose statements are parted by lines
 `-- :: name`; one marked `(planned anew)` gets a plan for its parameters each time, the others are prepared and keep one.
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -46,42 +48,61 @@ _CONNECT = "connect_timeout=10 tcp_user_timeout=20000 keepalives_idle=10 keepali
 NO_TRANSACTION = "--! no-transaction"
 
 
+#: Between two looks whether it is one's turn.
+TURN_SECONDS = 0.2
+Take = Callable[[Connection], None]
+
+
 def hash_folder(folder: Path) -> str:
     """What a deployment carries to say which migrations it means: one hash of all files, by name and text."""
+    return hashes_until(folder)[-1]
+
+
+def hashes_until(folder: Path) -> list[str]:
+    """The folder's hash as it was before its first file, after each of them, and now: those of the releases before."""
     digest = hashlib.sha256()
+    found = [digest.hexdigest()]
     for path in sorted(folder.glob("[0-9]*.sql")):
         digest.update(f"{path.name}\0{path.read_text(encoding='utf-8')}\0".encode())
-    return digest.hexdigest()
+        found.append(digest.hexdigest())
+    return found
 
 
-def migrate(database_url: str, folder: Path, opened: Callable[[Connection], None] = lambda _: None) -> list[str]:
+def migrate(
+    database_url: str,
+    folder: Path,
+    opened: Callable[[Connection], None] = lambda _: None,
+    pause: Callable[[float], None] = time.sleep,
+) -> list[str]:
     """Brings the database up to date and returns the names of the migrations that this call applied.
 
     Each file is recorded in `migrations` with its hash. Raises MigrationError where an applied file has changed since. A
     database that is newer than `folder` is left as it is. Time-outs and the planner's mode are set on the role.
-    `opened` is given the connection, so that somebody else may cancel what it does.
+    `opened` is given each connection, so that somebody else may cancel what it does; `pause` waits for other processes.
     """
     applied = []
+    take = partial(_wait_for_turn, pause=pause)
     with _open(database_url) as connection:
         opened(connection)
         for path in sorted(folder.glob("[0-9]*.sql")):
-            if _is_applied(connection, path):
+            if _is_applied(connection, path, take):
                 continue
             if path.read_text(encoding="utf-8").startswith(NO_TRANSACTION):
                 # The turn is another session's: its lock cannot outlive it, and the statements need to be outside of any.
                 with _open(database_url) as turn, turn.transaction():
-                    _wait_for_turn(turn)
-                    done = _apply_outside(connection, path)
+                    opened(turn)
+                    take(turn)
+                    done = _apply_outside(connection, path, take)
             else:
                 with connection.transaction():
-                    _wait_for_turn(connection)
-                    done = _apply(connection, path)
+                    take(connection)
+                    done = _apply(connection, path, take)
             if done:
                 applied.append(path.name)
         row = connection.execute("SELECT current_user, current_database()").fetchone()
         assert row is not None
         with connection.transaction():
-            _wait_for_turn(connection)
+            take(connection)
             for name, value in _ROLE_SETTINGS.items():
                 connection.execute(
                     psycopg.sql.SQL("ALTER ROLE {} IN DATABASE {} SET {} = {}").format(
@@ -98,23 +119,27 @@ def _open(database_url: str) -> Connection:
     return psycopg.connect(make_conninfo(_CONNECT, **conninfo_to_dict(database_url)), autocommit=True)
 
 
-def _wait_for_turn(connection: Connection) -> None:
+def _wait_for_turn(connection: Connection, pause: Callable[[float], None]) -> None:
     """Waits, however long it takes, for other migrating processes; the role's time-outs are for requests.
 
+    By looking again and again: a statement that waits keeps its snapshot, and an index that another process makes concurrently
+    waits for every older snapshot, so that the two would wait for each other.
     A migration itself may run long, but waits for a table's lock no longer than a request does: everybody else queues behind it.
     """
     connection.execute("SET LOCAL statement_timeout = 0")
     connection.execute("SET LOCAL lock_timeout = 0")
     connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
-    connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+    # Without a parameter: one makes a portal of the statement, which keeps its snapshot as well.
+    while connection.execute(f"SELECT pg_try_advisory_xact_lock({_LOCK})").fetchone() != (True,):
+        pause(TURN_SECONDS)
     connection.execute(psycopg.sql.SQL("SET LOCAL lock_timeout = {}").format(_ROLE_SETTINGS["lock_timeout"]))
 
 
-def _is_applied(connection: Connection, path: Path) -> bool:
+def _is_applied(connection: Connection, path: Path, take: Take) -> bool:
     """Whether this file was applied; makes the record of it where there is none yet."""
     if connection.execute("SELECT to_regclass('migrations')").fetchone() == (None,):
         with connection.transaction():
-            _wait_for_turn(connection)
+            take(connection)
             connection.execute(
                 'CREATE TABLE IF NOT EXISTS migrations (name text COLLATE "C" PRIMARY KEY, hash text NOT NULL,'
                 " applied_at timestamptz NOT NULL DEFAULT clock_timestamp())"
@@ -128,18 +153,20 @@ def _is_applied(connection: Connection, path: Path) -> bool:
     return row is not None
 
 
-def _apply(connection: Connection, path: Path) -> bool:
-    if _is_applied(connection, path):  # by whoever had the turn before
+def _apply(connection: Connection, path: Path, take: Take) -> bool:
+    if _is_applied(connection, path, take):  # by whoever had the turn before
         return False
     connection.execute(path.read_text(encoding="utf-8"))
     _record(connection, path)
     return True
 
 
-def _apply_outside(connection: Connection, path: Path) -> bool:
-    if _is_applied(connection, path):
+def _apply_outside(connection: Connection, path: Path, take: Take) -> bool:
+    if _is_applied(connection, path, take):
         return False
     connection.execute("SET statement_timeout = 0")
+    # What is done concurrently waits for every transaction that is open, and holds up nobody meanwhile.
+    connection.execute("SET lock_timeout = 0")
     try:
         for index in connection.execute(_INVALID).fetchall():
             connection.execute(
@@ -151,6 +178,7 @@ def _apply_outside(connection: Connection, path: Path) -> bool:
     finally:
         if not connection.closed:
             connection.execute("RESET statement_timeout")
+            connection.execute("RESET lock_timeout")
     _record(connection, path)
     return True
 
