@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -15,6 +15,10 @@ PASSING_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 MOST_FAULTS = 10
 """How often a worker sends again what ended in a fault of the service."""
+
+
+LONGEST_SECONDS = 1e9
+"""Thirty years: no duration of the protocol comes near."""
 
 
 def may_pass(error: ApiError, tries: int) -> bool:
@@ -87,6 +91,25 @@ def foreign_answer(status: int, headers: Mapping[str, str], *, retryable: bool) 
         request_id=headers.get("x-request-id", ""),
         retry_after=read_retry_after(headers.get("retry-after")),
     )
+
+
+def read_verdicts(answer: Mapping[str, Any], name: str, attempt_ids: Sequence[str]) -> list[Mapping[str, Any] | None]:
+    """What an answer says of each attempt that was told of, in order. None where it says nothing, or speaks of another one."""
+    told = answer.get(name)
+    told = told if isinstance(told, list) else []
+    found: list[Mapping[str, Any] | None] = []
+    for place, attempt_id in enumerate(attempt_ids):
+        verdict = told[place] if place < len(told) else None
+        meant = isinstance(verdict, Mapping) and ("error" in verdict or verdict.get("attemptId") == attempt_id)
+        found.append(verdict if meant else None)
+    return found
+
+
+def as_seconds(value: Any, otherwise: float) -> float:
+    """A duration of an answer; `otherwise` for what is none, or lasts longer than anything does."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= LONGEST_SECONDS:
+        return otherwise
+    return float(value)
 
 
 def refuse_redirect(status: int, location: str | None, url: str) -> ConfigurationError:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any, Literal
 
+from interlock.answers import as_seconds
 from interlock.errors import NotValid
 from interlock.notes import Notes
 from interlock.tasks import read_time
@@ -64,7 +65,7 @@ class Attempt:
         self.handler = handler
         self.id: str = claim["attemptId"]
         self.task_id: str = claim["taskId"]
-        self.lease_seconds = float(claim.get("leaseSeconds") or 60)
+        self.lease_seconds = max(1.0, as_seconds(claim.get("leaseSeconds"), 60.0))
         self.renewed_at = sent_at
         self.ids = encode_ids(claim)
         self.notes: Notes | None = None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from interlock import clock
-from interlock.answers import may_pass, problem_error
+from interlock.answers import as_seconds, foreign_answer, may_pass, problem_error, read_verdicts
 from interlock.attempt import Attempt
 from interlock.backoff import Backoff, growing_delay, jittered
 from interlock.client import Client
@@ -171,10 +171,10 @@ class Exchange:
             return self._completion_failed(outcomes, claim, error)
         self._succeeded()
         told = answer.get("claim")
-        if claim is not None and isinstance(told, Mapping) and "error" not in told:
+        if claim is not None and is_claimed(told):
             self._take(claim, told)  # first, so that handlers run while the files of the finished ones are removed
             claim = None
-        self._judge(outcomes, answer.get("completions") or [])
+        self._judge(outcomes, read_verdicts(answer, "completions", [outcome.attempt_id for outcome in outcomes]))
         if claim is None:
             return None
         problem = told.get("error") if isinstance(told, Mapping) else None
@@ -204,13 +204,11 @@ class Exchange:
                 self._ledger.put_back([instead])
         return None
 
-    def _judge(self, outcomes: Sequence[Outcome], verdicts: Sequence[Any]) -> None:
+    def _judge(self, outcomes: Sequence[Outcome], verdicts: Sequence[Mapping[str, Any] | None]) -> None:
         settled: list[Attempt | None] = []
         again: list[Outcome] = []
-        for place, outcome in enumerate(outcomes):
-            verdict = verdicts[place] if place < len(verdicts) else None
-            if not isinstance(verdict, Mapping):
-                verdict = {"error": {"code": "UNAVAILABLE", "retryable": True, "detail": "no verdict came"}}
+        for outcome, told in zip(outcomes, verdicts, strict=True):
+            verdict = told or {"error": {"code": "UNAVAILABLE", "retryable": True, "detail": "no verdict came"}}
             problem = verdict.get("error")
             if problem is None:
                 self._spool.settle(outcome)
@@ -258,6 +256,8 @@ class Exchange:
     def _claim(self, claim: ClaimRequest) -> ClaimRequest | None:
         try:
             answer = self._send("/v1/claims", self._encode_claim(claim), claim)
+            if not is_claimed(answer):
+                raise foreign_answer(200, {}, retryable=True)
         except InterlockError as error:
             return self._claim_failed(claim, error)
         self._succeeded()
@@ -283,27 +283,30 @@ class Exchange:
         """Start what a claim brought; give back what cannot run here."""
         received = clock.now()
         server_time = str(answer.get("serverTime") or "")
-        runs: list[Attempt] = []
+        runs: dict[str, Attempt] = {}
         returned: list[Release] = []
-        for item in answer.get("attempts") or []:
-            handler = self._ledger.handlers.get((item["type"], item["schemaVersion"]))
-            if handler is None:
-                stranger = next(iter(self._ledger.handlers.values()))
-                returned.append(Release(Attempt(item, stranger, claim.sent_at, received, server_time), "no such handler"))
+        for item in answer["attempts"]:
+            try:
+                handler = self._ledger.handlers.get((item["type"], item["schemaVersion"]))
+                known = handler or next(iter(self._ledger.handlers.values()))
+                attempt = Attempt(item, known, claim.sent_at, received, server_time)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:  # the others are to run
+                log.error("a claim brought what is no attempt, and it is left to its lease: %s", type(error).__name__)
                 continue
-            attempt = Attempt(item, handler, claim.sent_at, received, server_time)
-            if not self._ledger.refresh(attempt):
-                runs.append(attempt)
+            if handler is None:
+                returned.append(Release(attempt, "no such handler"))
+            elif attempt.id not in runs and not self._ledger.refresh(attempt):
+                runs[attempt.id] = attempt
         next_in = min(max(0.2, as_seconds(answer.get("pollAfterSeconds"), 5.0)), self.longest_poll)
         # A short interval is the time until something is due: polling before it would only ask twice.
         next_in = jittered(next_in, 0.1) if next_in >= 2 else next_in
-        go = self._ledger.take_claimed(claim, runs, returned, bool(answer.get("more")), next_in)
+        go = self._ledger.take_claimed(claim, list(runs.values()), returned, bool(answer.get("more")), next_in)
         if go and runs:
-            self._renewal.watch(runs)
-            for attempt in runs:
+            self._renewal.watch(list(runs.values()))
+            for attempt in runs.values():
                 if attempt.claim.get("cancelRequested"):
                     attempt.stop("cancel")
-            self._runner.start(runs)
+            self._runner.start(list(runs.values()))
         if answer.get("drain"):
             self._on_drain()
 
@@ -323,8 +326,9 @@ class Exchange:
             return
         self._succeeded()
         again: list[Release] = []
-        for release, verdict in zip(releases, answer.get("attempts") or [], strict=False):
-            problem = verdict.get("error") if isinstance(verdict, Mapping) else None
+        verdicts = read_verdicts(answer, "attempts", [release.attempt.id for release in releases])
+        for release, verdict in zip(releases, verdicts, strict=True):
+            problem = verdict.get("error") if verdict is not None else {"retryable": True}
             if isinstance(problem, Mapping) and problem.get("retryable") is True:
                 again.append(release)
         kept = {release.attempt.id for release in again}
@@ -380,6 +384,6 @@ def _put_off(outcome: Outcome, error: ApiError) -> bool:
     return True
 
 
-def as_seconds(value: Any, otherwise: float) -> float:
-    """A duration of an answer."""
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else otherwise
+def is_claimed(answer: Any) -> bool:
+    """Whether this is the answer of a claim: one that is not is asked for again, since it may have leased something."""
+    return isinstance(answer, Mapping) and isinstance(answer.get("attempts"), list)

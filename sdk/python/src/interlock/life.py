@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from interlock import clock
+from interlock.answers import as_seconds
 from interlock.backoff import jittered
 from interlock.client import Client
 from interlock.errors import ApiError, InterlockError, Unreachable
-from interlock.exchange import LONGEST_POLL, Exchange, Identity, as_seconds
+from interlock.exchange import LONGEST_POLL, Exchange, Identity
 from interlock.handler import Handler
 from interlock.ledger import Ledger
 from interlock.outcome import RESULT_BYTES, Release

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from interlock import clock
-from interlock.answers import problem_error
+from interlock.answers import problem_error, read_verdicts
 from interlock.attempt import Attempt
 from interlock.backoff import jittered
 from interlock.client import Client
@@ -184,9 +184,9 @@ class Renewal:
         answer = self._client.request(
             "POST", "/v1/attempts/heartbeat", content=body, timeout=timeout, on_send=note_sending, stop=lambda: self._closed
         )
-        verdicts = answer.get("attempts") or []
-        for attempt, verdict in zip(attempts, verdicts, strict=False):
-            if isinstance(verdict, Mapping):
+        verdicts = read_verdicts(answer, "attempts", [attempt.id for attempt in attempts])
+        for attempt, verdict in zip(attempts, verdicts, strict=True):
+            if verdict is not None:
                 self._judge(attempt, verdict, sent_at, marks.get(attempt.id))
         if answer.get("drain"):
             self._on_drain()
