@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from interlock import ApiError, Client, Unreachable
+from interlock import ApiError, Client, ConfigurationError, Unreachable
 from interlock.bodies import LONGEST_LINE, read_lines
 from interlock.stream import read_frames
 from sdk.conftest import KEY, Answer, ScriptedServer
@@ -87,6 +87,26 @@ def test_an_answer_that_drips_ends_with_its_call(make_talker: Callable[[Talk], s
     assert isinstance(ended[0], Unreachable)
 
 
+@pytest.mark.parametrize("url", ["http://xn--/", "http://" + "a" * 70 + ".invalid\u00e9", "http://-\u00e9.invalid"])
+def test_a_host_that_is_no_name_is_told_as_a_setting(url: str) -> None:
+    with pytest.raises(ConfigurationError):
+        Client(url, KEY).request("GET", "/v1/config", timeout=0.5)
+    with pytest.raises(ConfigurationError):
+        Client("http://127.0.0.1:9", KEY).open_stream(url, "/v1/stream", {}, 0.5)
+
+
+def test_a_call_without_time_to_connect_was_not_sent(scripted: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening connections may take its time where a machine is busy: the call may be repeated whatever it is."""
+    from interlock import client
+
+    opened = client.open_connections
+    monkeypatch.setattr(client, "open_connections", lambda *given: (time.sleep(0.2), opened(*given))[1])
+    scripted.answer("POST", "/v1/tasks", Answer(201, {"ok": True}))
+    with pytest.raises(Unreachable, match="before there was a connection"):
+        Client(scripted.url, KEY).request("POST", "/v1/tasks", json={}, timeout=0.1, repeatable=False)
+    assert not scripted.seen
+
+
 def test_a_stream_that_never_opens_is_given_up(make_talker: Callable[[Talk], str]) -> None:
     url = make_talker(drip(b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n"))
     ended: list[BaseException] = []
@@ -108,7 +128,7 @@ def test_a_stream_that_never_opens_is_given_up(make_talker: Callable[[Talk], str
 def test_an_answer_in_an_encoding_that_was_not_asked_for_is_not_read(scripted: ScriptedServer, encoding: str) -> None:
     scripted.answer("GET", "/v1/config", Answer(200, b"{}", {"content-encoding": encoding}))
     with pytest.raises(Unreachable, match="encoded"):
-        Client(scripted.url, KEY).request("GET", "/v1/config", timeout=0.3)
+        Client(scripted.url, KEY).request("GET", "/v1/config", stop=lambda: True)
     assert scripted.seen[0].headers["accept-encoding"] == "gzip"
 
 

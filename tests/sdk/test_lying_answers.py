@@ -133,7 +133,8 @@ def test_durations_that_are_none_are_survived(live: Live, between: Between, seco
         pytest.param(lambda answer: {**answer, "completions": {"0": {}}}, id="an object"),
         pytest.param(lambda answer: {**answer, "completions": [{}]}, id="an empty verdict"),
         pytest.param(
-            lambda answer: {**answer, "completions": [{**item, "attemptId": "x"} for item in answer["completions"]]}, id="another's"
+            lambda answer: {**answer, "completions": [{**item, "attemptId": "x"} for item in answer["completions"]]},
+            id="another's",
         ),
     ],
 )

@@ -25,6 +25,10 @@ class BadAnswer(Exception):
     """An answer that is none, whatever its status says: it drips, swells, or does not end."""
 
 
+class Unconnected(BadAnswer):
+    """There was no time left to connect, so that nothing was sent."""
+
+
 class Body(Protocol):
     """What an HTTP response gives."""
 

@@ -26,7 +26,7 @@ import httpx
 
 from interlock.answers import foreign_answer, read_answer
 from interlock.backoff import Backoff
-from interlock.bodies import ENCODING, BadAnswer, check_encoding, read_body, read_lines
+from interlock.bodies import ENCODING, BadAnswer, Unconnected, check_encoding, read_body, read_lines
 from interlock.deadlines import bound, until
 from interlock.errors import ApiError, ConfigurationError, InterlockError, Unreachable
 from interlock.json_text import encode
@@ -170,7 +170,7 @@ class Client:
                     body = read_body(response, deadline)
                 finally:
                     response.close()
-        except httpx.InvalidURL:
+        except (httpx.InvalidURL, UnicodeError):  # the latter for a name that is none in IDNA
             raise ConfigurationError("the service URL cannot be used; correct INTERLOCK_URL") from None
         except (httpx.RequestError, BadAnswer) as error:
             raise describe_break(error, target) from None
@@ -200,6 +200,9 @@ class Client:
                     read_answer(response.status_code, response.headers, read_body(response, time.monotonic() + 10), target)
                     raise foreign_answer(response.status_code, response.headers, retryable=True)
             check_encoding(response)
+        except (httpx.InvalidURL, UnicodeError):
+            http.close()
+            raise ConfigurationError("the URL of the stream cannot be used") from None
         except (httpx.RequestError, BadAnswer) as error:
             http.close()
             raise Unreachable(describe_break(error, target).text) from None
@@ -369,7 +372,7 @@ def describe_break(error: httpx.RequestError | BadAnswer, target: str) -> _Broke
     The transport's own error is not chained to it: its text may quote a header, and its traceback tells a user nothing.
     """
     host = httpx.URL(target).netloc.decode("ascii", "replace")
-    unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError))
+    unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, Unconnected))
     # httpx files "server disconnected" under protocol errors, not network errors.
     stale = isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError))
     reason = type(error).__name__ if isinstance(error, httpx.LocalProtocolError) else str(error) or type(error).__name__

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from interlock.bodies import BadAnswer
+from interlock.bodies import BadAnswer, Unconnected
 
 
 class _End(threading.local):
@@ -66,7 +66,11 @@ class _Backend:
 
     def connect_tcp(self, *args: Any, timeout: float | None = None, **options: Any) -> _Stream:
         """As httpcore.NetworkBackend."""
-        return _Stream(self._backend.connect_tcp(*args, timeout=_left(timeout), **options))
+        try:
+            left = _left(timeout)
+        except BadAnswer:
+            raise Unconnected("the time was over before there was a connection") from None
+        return _Stream(self._backend.connect_tcp(*args, timeout=left, **options))
 
 
 class _Stream:

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from interlock import clock
 from interlock.answers import as_seconds, foreign_answer, may_pass, problem_error, read_verdicts
@@ -384,6 +384,6 @@ def _put_off(outcome: Outcome, error: ApiError) -> bool:
     return True
 
 
-def is_claimed(answer: Any) -> bool:
+def is_claimed(answer: Any) -> TypeGuard[Mapping[str, Any]]:
     """Whether this is the answer of a claim: one that is not is asked for again, since it may have leased something."""
     return isinstance(answer, Mapping) and isinstance(answer.get("attempts"), list)
