@@ -181,6 +181,96 @@ async def test_a_repeated_suspension_ends_no_wait_and_is_answered_as_the_first(p
     assert (await runs.again())["steps"][0]["output"] == {"timedOut": True}
 
 
+class TestAnEndAfterACancelWasRequested:
+    """The attempt that runs is the last: nobody will ask what it, or the one before it, did. That is not known, and said so."""
+
+    @staticmethod
+    async def end(play: Play, runs: Runs, clock: Clock, attempt: dict[str, Any], how: str) -> tuple[str, Any, Any]:
+        await play.cancel(attempt["taskId"])
+        if how == "expiry":
+            clock.advance(11)
+            await play.sweep()
+        elif how in ("given back", "given back unstarted"):
+            await play.release(attempt, started=how == "given back")
+        elif how == "suspended":
+            await runs.suspend(attempt, "w", afterSeconds=1)
+        else:
+            await play.complete(attempt, how, error={"code": "BAD"})
+        return await failure(play, attempt)
+
+    @pytest.mark.parametrize(
+        ("how", "code"),
+        [
+            ("expiry", "LEASE_EXPIRED"),
+            ("retryable", "BAD"),
+            ("suspended", "RELEASED_UNSAFE"),
+            ("cancelled", "RELEASED_UNSAFE"),
+            ("given back", "RELEASED_UNSAFE"),
+            ("given back unstarted", "RELEASED_UNSAFE"),
+        ],
+    )
+    async def test_a_step_with_a_hook_is_open(self, play: Play, runs: Runs, clock: Clock, how: str, code: str) -> None:
+        attempt = await play.run(leaseSeconds=10, retry=NOW)
+        await runs.open(attempt, "charge", reconciles=True)
+        assert await self.end(play, runs, clock, attempt, how) == ("outcome-unknown", code, "charge")
+
+    @pytest.mark.parametrize(("how", "code"), [("expiry", "LEASE_EXPIRED"), ("given back", "RELEASED_UNSAFE")])
+    async def test_a_handler_with_a_hook_vanished(self, play: Play, runs: Runs, clock: Clock, how: str, code: str) -> None:
+        await play.submit(leaseSeconds=10, retry=NOW)
+        attempt = await runs.again(safety="non-idempotent", reconciles=True)
+        assert await self.end(play, runs, clock, attempt, how) == ("outcome-unknown", code, None)
+
+    @pytest.mark.parametrize("safety", ["non-idempotent", "idempotent"])
+    @pytest.mark.parametrize(
+        ("how", "code"),
+        [
+            ("expiry", "LEASE_EXPIRED"),
+            ("retryable", "BAD"),
+            ("given back", "RELEASED_UNSAFE"),
+            ("given back unstarted", "RELEASED_UNSAFE"),
+        ],
+    )
+    async def test_it_was_to_find_out_what_another_did(
+        self, play: Play, runs: Runs, clock: Clock, safety: str, how: str, code: str
+    ) -> None:
+        await play.submit(leaseSeconds=10, retry=NOW)
+        first = await runs.again(safety="non-idempotent", reconciles=True)
+        clock.advance(11)
+        attempt = await runs.again(safety=safety, reconciles=safety != "idempotent")
+        assert attempt["reconcile"]["attemptId"] == first["attemptId"]
+        assert await self.end(play, runs, clock, attempt, how) == ("outcome-unknown", code, None)
+
+    async def test_what_only_a_handler_ran_is_cancelled(self, play: Play, runs: Runs, clock: Clock) -> None:
+        """It was there to say so: nothing is to be asked."""
+        for how in ("retryable", "cancelled", "given back unstarted"):
+            await play.submit(leaseSeconds=10, retry=NOW)
+            attempt = await runs.again(safety="non-idempotent", reconciles=True)
+            assert await self.end(play, runs, clock, attempt, how) == ("cancelled", None, None)
+
+
+async def test_the_last_attempt_vanished_before_it_could_find_out(play: Play, runs: Runs, clock: Clock) -> None:
+    await play.submit(leaseSeconds=10, retry={**NOW, "maxAttempts": 2})
+    await runs.again(safety="non-idempotent", reconciles=True)
+    clock.advance(11)
+    attempt = await runs.again()  # by a build whose handler is idempotent
+    clock.advance(11)
+    await play.sweep()
+    assert await failure(play, attempt) == ("outcome-unknown", "LEASE_EXPIRED", None)
+
+
+@pytest.mark.parametrize("as_", ["succeeded", "failed", "requeue"])
+async def test_a_resolved_step_says_nothing_of_what_ran_outside_it(play: Play, runs: Runs, clock: Clock, as_: str) -> None:
+    await play.submit(leaseSeconds=10, retry=NOW)
+    attempt = await runs.again(safety="non-idempotent", reconciles=True)
+    await runs.open(attempt, "charge")
+    clock.advance(11)
+    await play.sweep()
+    assert await failure(play, attempt) == ("outcome-unknown", "LEASE_EXPIRED", "charge")
+    await play.resolve(attempt["taskId"], as_, attempt["attemptId"], step="charge")
+    again = await runs.again(safety="non-idempotent", reconciles=True)
+    assert again["reconcile"] == {"attemptId": attempt["attemptId"], "reason": "RESOLVED"}
+
+
 class TestACancelBeforeAnybodyWasAsked:
     """What an attempt did was to be found out by the next one; a cancel leaves none. That is not known, and said so."""
 

@@ -45,7 +45,9 @@ class Ends:
         task.releases = 0
         attempt.expired = True
         task.fail(None)
-        if task.is_open(left) or not (attempt.safety != UNSAFE or (attempt.reconciles and left)):
+        asks = left and not task.cancel_requested
+        unasked = attempt.told is not None and not asks
+        if unasked or task.is_open(asks) or not (attempt.safety != UNSAFE or (attempt.reconciles and asks)):
             task.move("outcome-unknown", self.now)
             task.fail(why, task.open_step())
         elif task.cancel_requested:
@@ -143,30 +145,34 @@ class Ends:
         if not left and attempt.told is not None and said != "released":  # nobody found out what was to be found out
             again = ("outcome-unknown", ERROR if said == "retryable" else "RELEASED_UNSAFE", True)
         unsafe: End = ("outcome-unknown", "RELEASED_UNSAFE", False)
+        asks = not task.cancel_requested  # where an attempt is left
         if said == "succeeded":
             return "succeeded", None, False
         if said in ("failed", "unknown"):
             return "failed" if said == "failed" else "outcome-unknown", ERROR, False
         if said == "retryable":
-            if task.is_open(left):
+            if task.is_open(left and asks) or (attempt.told is not None and not asks):
                 return "outcome-unknown", ERROR, True
             if task.cancel_requested:
                 return "cancelled", None, True
             return again if attempt.safe else ("failed", "RETRY_NOT_SAFE", True)
         if said == "suspended":
-            if task.is_open(True):  # not counted: an attempt is left
+            if task.is_open(asks):  # not counted: an attempt is left
                 return unsafe
             return "cancelled" if task.cancel_requested else "waiting", None, False
         if said == "cancelled" or (overdue and (attempt.safe or not started)):
-            return self._stopped(task, attempt, overdue, again, left)
+            found = self._stopped(task, attempt, overdue, again, left)
+            return unsafe if found[0] == "cancelled" and said == "released" and self._asks(task, attempt, started) else found
         if started and (not attempt.safe or task.is_open(True)):
+            return unsafe
+        if task.cancel_requested and self._asks(task, attempt, started):
             return unsafe
         return "cancelled" if task.cancel_requested else "queued", None, False
 
     def _stopped(self, task: Task, attempt: Attempt, overdue: bool, again: End, left: bool) -> End:
         """`cancelled`, and a release past the deadline of what may be repeated, or had not begun."""
         unasked = not overdue and not task.cancel_requested
-        if task.is_open(left and not unasked):  # stopped for no reason: nobody will ask any more
+        if task.is_open(left and not unasked and not task.cancel_requested):  # stopped for no reason: nobody will ask any more
             return "outcome-unknown", "RELEASED_UNSAFE", False
         if task.cancel_requested:
             return "cancelled", None, False
@@ -176,10 +182,13 @@ class Ends:
 
     def _worn_out(self, task: Task, attempt: Attempt, said: str, started: bool) -> tuple[str, str]:
         """The 101st in a row was the last attempt: failed, unless somebody was still to be asked what happened."""
-        asks = said == "released" and (attempt.told is not None or (started and attempt.safety == UNSAFE))
-        if task.is_open(False) or asks:
+        if task.is_open(False) or (said == "released" and self._asks(task, attempt, started)):
             return "outcome-unknown", "RELEASED_UNSAFE"
         return "failed", "ATTEMPTS_EXHAUSTED"
+
+    def _asks(self, task: Task, attempt: Attempt, started: bool) -> bool:
+        """Whether somebody is to be asked what an attempt that is given back, or one before it, did."""
+        return task.is_open(False) or attempt.told is not None or (started and attempt.safety == UNSAFE)
 
     def check_current(self, task: Task, attempt: Attempt, token: int) -> None:
         """Raises Refused where nothing of the attempt is believed any more."""

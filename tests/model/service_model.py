@@ -126,7 +126,9 @@ class Model(Schedules):
                 step.ended = len(task.journal) if step.final else None
                 step.tries += 1
                 step.output = result if verdict == "succeeded" else None
-        task.reconcile = (attempt.id, "RESOLVED") if verdict == "reconcile" and attempt.safety == UNSAFE else None
+        kept = task.reconcile if name is not None else None  # nobody was asked about what ran outside the step
+        asks = verdict == "reconcile" or (name is not None and attempt.reconciles and kept is None)
+        task.reconcile = (attempt.id, "RESOLVED") if asks and attempt.safety == UNSAFE else kept
         task.max_attempts = max(task.max_attempts, task.attempts + 1)
         task.cancel_requested = False
         unasked = [(s.seq, n) for n, s in task.steps.items() if s.open and not s.reconciles]

@@ -58,16 +58,17 @@ item AS MATERIALIZED (
         WHEN 'suspended' THEN json_build_object('code', 'SUSPENDED', 'message', 'suspended 101 times in a row without a new step')
         ELSE json_build_object('code', m.error_code, 'message', m.message, 'details', m.details) END AS last OFFSET 0) l
     CROSS JOIN LATERAL (SELECT coalesce(m.deadline_at <= clock.now, false) AS overdue OFFSET 0) o
-    -- whether an attempt is left that asks what an open step did: a suspension is not counted, a stop for no reason ends the task
-    CROSS JOIN LATERAL (SELECT o.overdue, CASE WHEN m.outcome = 'suspended' THEN true
-                               WHEN m.outcome = 'cancelled' AND NOT m.cancel_requested AND NOT o.overdue THEN false
+    -- whether an attempt is left that asks what an open step did: a suspension is not counted, a stop for no reason ends the task,
+    -- and so does one where a cancel was requested
+    CROSS JOIN LATERAL (SELECT o.overdue, CASE WHEN m.cancel_requested THEN false WHEN m.outcome = 'suspended' THEN true
+                               WHEN m.outcome = 'cancelled' AND NOT o.overdue THEN false
                                ELSE m.before + 1 < m.max_attempts END AS asks OFFSET 0) f
     CROSS JOIN LATERAL (SELECT * FROM attempt_end(m.outcome, safe_to_repeat(m.effect_safety, m.reconciles), m.open_steps > 0 OR m.asking_steps > 0 AND NOT f.asks,
         true, m.cancel_requested, f.overdue, m.before + 1 < m.max_attempts) OFFSET 0) r
     CROSS JOIN LATERAL (SELECT r.status = 'waiting' AND m.releases >= 100 AS worn OFFSET 0) w
     CROSS JOIN LATERAL (SELECT w.worn AND m.before + 1 >= m.max_attempts AS last, m.asking_steps > 0 AS asking,
                                -- the last attempt, and it did not find out what one before it did
-                               r.code = 'ATTEMPTS_EXHAUSTED' AND m.told IS NOT NULL AS unasked OFFSET 0) x
+                               m.told IS NOT NULL AND (r.code = 'ATTEMPTS_EXHAUSTED' OR r.status = 'cancelled' AND m.outcome = 'retryable') AS unasked OFFSET 0) x
     CROSS JOIN LATERAL (SELECT CASE WHEN x.last AND x.asking OR x.unasked THEN 'outcome-unknown' WHEN x.last THEN 'failed' ELSE r.status END AS status,
                                CASE WHEN x.last AND x.asking OR x.unasked AND m.outcome = 'cancelled' THEN 'RELEASED_UNSAFE' WHEN x.unasked THEN NULL
                                     WHEN x.last THEN 'ATTEMPTS_EXHAUSTED' ELSE r.code END AS code,

@@ -23,11 +23,14 @@ lapsed AS MATERIALIZED (  -- the whole rows as they were locked: a cancel that c
            CASE WHEN t.deadline_at <= clock.now THEN 'ATTEMPT_TIMEOUT' ELSE 'LEASE_EXPIRED' END AS why,
            clock.now + make_interval(secs => backoff_seconds(t.attempts + 1, t.initial_delay_seconds, t.multiplier, t.max_delay_seconds,
                                                              t.jitter, random())) AS again_at
-    FROM lapsed t CROSS JOIN clock CROSS JOIN LATERAL
-         -- without an attempt left nobody will ask what a hook could tell: that is not known, and not a failure
-         (SELECT * FROM attempt_end('expired', safe_to_repeat(t.effect_safety, t.reconciles AND t.attempts + 1 < t.max_attempts),
-                               t.open_steps > 0 OR t.asking_steps > 0 AND t.attempts + 1 >= t.max_attempts, true, t.cancel_requested,
-                               coalesce(t.deadline_at <= clock.now, false), t.attempts + 1 < t.max_attempts) OFFSET 0) e
+    FROM lapsed t CROSS JOIN clock
+    -- without an attempt left (a cancel leaves none) nobody will ask what a hook could tell: that is not known, neither a failure nor
+    -- a cancel; nor is what this attempt itself was to find out
+    CROSS JOIN LATERAL (SELECT t.attempts + 1 < t.max_attempts AS remain, t.attempts + 1 < t.max_attempts AND NOT t.cancel_requested AS asks OFFSET 0) a
+    CROSS JOIN LATERAL
+         (SELECT * FROM attempt_end('expired', safe_to_repeat(t.effect_safety, t.reconciles AND a.asks),
+                               t.open_steps > 0 OR (t.asking_steps > 0 OR t.reconcile IS NOT NULL) AND NOT a.asks, true, t.cancel_requested,
+                               coalesce(t.deadline_at <= clock.now, false), a.remain) OFFSET 0) e
 ), moved AS (
     UPDATE tasks t SET
         status = d.status,

@@ -48,7 +48,8 @@ item AS MATERIALIZED (
                 -- not later than now: the release of a recovered attempt undoes the backoff of its expiry
                 ELSE least(m.due_at, clock.now) END AS again_at,
            CASE e.status
-               WHEN 'outcome-unknown' THEN json_build_object('code', e.code, 'message', 'a started attempt that is not safe to repeat was given back',
+               WHEN 'outcome-unknown' THEN json_build_object('code', e.code, 'message', CASE WHEN m.started THEN 'a started attempt that is not safe to repeat was given back'
+                                                             ELSE 'given back before anybody could be asked what an earlier attempt did' END,
                                                              'details', CASE WHEN m.open_steps + m.asking_steps > 0 THEN json_build_object('step', open_step(m.id)) END,
                                                              'attemptId', m.attempt_id)::text
                WHEN 'failed' THEN json_build_object('code', e.code, 'message', CASE WHEN worn THEN 'the attempt was given back 101 times in a row'
@@ -62,11 +63,11 @@ item AS MATERIALIZED (
     CROSS JOIN LATERAL (SELECT * FROM attempt_end('released', f.safe, m.open_steps > 0 OR m.asking_steps > 0 AND f.overdue AND m.before + 1 >= m.max_attempts,
                                    m.started, m.cancel_requested, f.overdue, m.before + 1 < m.max_attempts) OFFSET 0) r
     CROSS JOIN LATERAL (SELECT r.status = 'queued' AND NOT r.counts AND m.releases >= 100 AS worn OFFSET 0) w
-    -- the last attempt, though somebody was still to be asked what happened
-    CROSS JOIN LATERAL (SELECT w.worn AND m.before + 1 >= m.max_attempts AS last, m.open_steps + m.asking_steps > 0 OR m.told IS NOT NULL
+    -- the last attempt (where a cancel was requested, any is), though somebody was still to be asked what happened
+    CROSS JOIN LATERAL (SELECT w.worn AND m.before + 1 >= m.max_attempts AS last, r.status = 'cancelled' AS cancelled, m.open_steps + m.asking_steps > 0 OR m.told IS NOT NULL
                             OR m.started AND m.effect_safety = 'non-idempotent' AS asking OFFSET 0) x
-    CROSS JOIN LATERAL (SELECT CASE WHEN x.last AND x.asking THEN 'outcome-unknown' WHEN x.last THEN 'failed' ELSE r.status END AS status,
-                               CASE WHEN x.last AND x.asking THEN 'RELEASED_UNSAFE' WHEN x.last THEN 'ATTEMPTS_EXHAUSTED' ELSE r.code END AS code, r.counts OFFSET 0) e
+    CROSS JOIN LATERAL (SELECT CASE WHEN (x.last OR x.cancelled) AND x.asking THEN 'outcome-unknown' WHEN x.last THEN 'failed' ELSE r.status END AS status,
+                               CASE WHEN (x.last OR x.cancelled) AND x.asking THEN 'RELEASED_UNSAFE' WHEN x.last THEN 'ATTEMPTS_EXHAUSTED' ELSE r.code END AS code, r.counts OFFSET 0) e
 ), moved AS (
     UPDATE tasks t SET
         status = d.status,

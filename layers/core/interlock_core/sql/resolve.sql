@@ -35,7 +35,10 @@ before AS MATERIALIZED (
         cancel_requested = t.cancel_requested AND %(step)s::text IS NULL AND %(as)s IN ('succeeded', 'failed'),
         attempt_ended = true, releases = 0,
         reconcile = CASE WHEN %(as)s = 'reconcile' AND t.effect_safety = 'non-idempotent'
-                         THEN json_build_object('attemptId', t.attempt_id, 'reason', 'RESOLVED')::text END,
+                         THEN json_build_object('attemptId', t.attempt_id, 'reason', 'RESOLVED')::text
+                         -- what became of a step says nothing of what ran outside it: whoever was to be asked about that still is
+                         WHEN %(step)s::text IS NOT NULL THEN coalesce(t.reconcile, CASE WHEN t.effect_safety = 'non-idempotent' AND t.reconciles
+                             THEN json_build_object('attemptId', t.attempt_id, 'reason', 'RESOLVED')::text END) END,
         open_steps = CASE WHEN %(step)s::text IS NOT NULL THEN t.open_steps - (b.step_counts AND NOT b.step_asks)::integer
                           WHEN %(as)s = 'requeue' THEN 0 ELSE t.open_steps END,
         asking_steps = CASE WHEN %(step)s::text IS NOT NULL THEN t.asking_steps - (b.step_counts AND b.step_asks)::integer

@@ -216,7 +216,8 @@ class MemoryTask:
                 view["error"] = error("REQUEUED", "resolved as requeue")
             else:
                 view["reconciles"] = True
-        if how == "reconcile" and self.handler.effect_safety == "non-idempotent":
+        asks = how == "reconcile" or (step is not None and self.handler.reconcile is not None)  # what ran outside the step
+        if asks and self.handler.effect_safety == "non-idempotent":
             self.reconcile = {"attemptId": f"attempt-{self.fence}", "reason": "RESOLVED"}
         self.status, self.due, self.failure = "queued", self.now, None
 
