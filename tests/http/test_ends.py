@@ -127,6 +127,24 @@ async def test_resolve_of_another_attempt_or_status_is_refused(play: Play) -> No
     assert (answer.status_code, answer.json()["code"]) == (409, "TASK_NOT_UNKNOWN")
 
 
+async def test_the_same_verdict_with_another_result_is_no_repeat(play: Play) -> None:
+    """Whoever found out something else is not told that it was taken."""
+    attempt = await _unknown(play)
+    await play.resolve(attempt["taskId"], "succeeded", attempt["attemptId"], result={"paid": 1, "by": "card"})
+    answer = await play.resolve_raw(attempt["taskId"], "succeeded", attempt["attemptId"], result={"paid": 2, "by": "card"})
+    assert (answer.status_code, answer.json()["code"]) == (409, "TASK_NOT_UNKNOWN")
+    again = await play.resolve(attempt["taskId"], "succeeded", attempt["attemptId"], result={"by": "card", "paid": 1.0}, note="n")
+    assert (again["duplicate"], again["result"]) == (True, {"paid": 1, "by": "card"})
+
+
+async def test_an_unknown_outcome_that_names_another_step_is_no_repeat(play: Play) -> None:
+    attempt = await play.run()
+    said = {"error": {"code": "GONE"}, "step": "charge"}
+    await play.complete(attempt, "unknown", **said)
+    assert (await play.complete(attempt, "unknown", **said))["duplicate"] is True
+    assert refused(await play.complete(attempt, "unknown", **said | {"step": "ship"})) == "STALE_ATTEMPT"
+
+
 async def test_handlers_that_reconcile_are_safe_to_repeat(play: Play, clock: Clock) -> None:
     task = await play.submit(retry={"initialDelaySeconds": 0})
     await play.claim(safety="non-idempotent", reconciles=True)

@@ -66,6 +66,39 @@ async def test_a_failed_non_idempotent_step_is_always_final(play: Play, runs: Ru
     assert (await runs.step(attempt, "s", "failed", error={"code": "E", "message": "m"}))["final"] is True
 
 
+async def test_a_failure_of_what_started_again_is_a_new_one(play: Play, runs: Runs) -> None:
+    """The count of tries tells a repeat only of what has not started since."""
+    attempt = await play.run()
+    await runs.open(attempt, "charge")
+    await play.complete(attempt, "unknown", error={"code": "GONE"}, step="charge")
+    await play.resolve(attempt["taskId"], "requeue", attempt["attemptId"])  # closes it, as a try
+    again = await runs.again()
+    await runs.open(again, "charge")
+    failed = await runs.step(again, "charge", "failed", tries=1, error={"code": "DENIED"})
+    assert (failed["status"], failed["final"], failed["duplicate"]) == ("failed", True, False)
+    assert (await play.complete(again, "retryable", error={"code": "DENIED"}))["taskStatus"] == "queued"  # nothing is open
+
+
+async def test_a_counted_try_may_turn_out_to_be_the_last(play: Play, runs: Runs) -> None:
+    attempt = await play.run()
+    await runs.step(attempt, "s", "failed", tries=1, error={"code": "BUSY"})
+    last = await runs.step(attempt, "s", "failed", tries=1, final=True, error={"code": "GIVEN_UP"})
+    assert (last["final"], last["tries"], last["error"]["code"], last["duplicate"]) == (True, 1, "GIVEN_UP", False)
+    assert await runs.step(attempt, "s", "failed", tries=1, error={"code": "BUSY"}) == last | {"duplicate": True}
+
+
+async def test_outputs_of_waits_are_bounded_as_those_of_steps(play: Play, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    from interlock_core import steps
+
+    attempt = await play.run()
+    monkeypatch.setattr(steps, "MOST_BYTES", 100)
+    await runs.signal(attempt["taskId"], "go", "x" * 200)
+    assert (await runs.suspend(attempt, "first", signal="go"))["taskStatus"] == "queued"  # what it brings is known only then
+    again = await runs.again()
+    assert refused(await runs.suspend(again, "second", signal="go")) == "LIMIT_EXCEEDED"
+    assert (await play.complete(again))["taskStatus"] == "succeeded"
+
+
 async def test_a_step_of_an_expired_attempt_recovers_it(play: Play, runs: Runs, clock: Clock) -> None:
     attempt = await play.run(leaseSeconds=10)
     clock.advance(11)

@@ -121,7 +121,7 @@ class Task:
     steps: dict[str, Step] = field(default_factory=dict)
     signals: dict[str, Signal] = field(default_factory=dict)  # by key, in their order
     journal: list[str] = field(default_factory=list)
-    resolved: set[tuple[str, str, str | None]] = field(default_factory=set)
+    resolved: set[tuple[str, str, str | None, Any]] = field(default_factory=set)  # attempt, verdict, step, result
     late: set[str] = field(default_factory=set)  # attempts whose late report was kept
 
     def note(self, *kinds: str) -> int:

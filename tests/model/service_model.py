@@ -97,7 +97,7 @@ class Model(Schedules):
             raise Refused("INVALID_REQUEST")
         mine = task.status == "outcome-unknown" and task.attempt is attempt
         if mine and (step is None or (step in task.steps and task.steps[step].status == "started")):
-            task.resolved.add((attempt.id, verdict, step))
+            task.resolved.add((attempt.id, verdict, step, result))
             attempt.ended = True
             task.releases = 0
             task.note("resolved")
@@ -106,7 +106,7 @@ class Model(Schedules):
             else:
                 self._go_on(task, verdict, attempt, step, result)
             return False
-        if (attempt.id, verdict, step) in task.resolved:
+        if (attempt.id, verdict, step, result) in task.resolved:
             return True
         raise Refused("INVALID_REQUEST" if mine else "TASK_NOT_UNKNOWN")
 

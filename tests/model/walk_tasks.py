@@ -192,10 +192,12 @@ class TaskCalls(RunCalls):
         started = [name for name, step in task.steps.items() if step.status == "started"]
         step = self.chance.choice(started) if started and self.odds(0.6) else None
         step = self.chance.choice([*task.steps, "nobody"]) if self.odds(0.05) else step
+        before = None
         if task.resolved and self.odds(0.6 if task.status != "outcome-unknown" else 0.1):
-            last, verdict, step = self.chance.choice(sorted(task.resolved, key=str))
+            last, verdict, step, before = self.chance.choice(sorted(task.resolved, key=str))
             attempt = next(held for _, held, _, _ in self.held if held.id == last)
-        result = {"result": self.chance.randint(0, 3)} if verdict == "succeeded" else {}
+        given = self.chance.randint(0, 3) if verdict == "succeeded" else None
+        result = {"result": before if given and before is not None else given} if verdict == "succeeded" else {}
         body = {"as": verdict, "attemptId": attempt.id, "note": "looked it up", **result} | ({"step": step} if step else {})
         path = f"/v1/tasks/{task.id}/resolve"
         if self.rare(0.02, "resolve", "NOT_FOUND"):

@@ -110,7 +110,8 @@ async def complete(database: Database, key: Key, items: Sequence[reports.Item]) 
 
 def _completed(key: Key, rows: list[dict[str, Any]]) -> list[Step]:
     call = str(new_id())
-    settle = complete_sql.settle(project=key.project, scope=key.scope, items=_json(rows), most_steps=steps.MOST_STEPS, call=call)
+    limits = {"most_steps": steps.MOST_STEPS, "most_bytes": steps.MOST_BYTES}
+    settle = complete_sql.settle(project=key.project, scope=key.scope, items=_json(rows), call=call, **limits)
     written = [settle]
     if suspended := [row["task_id"] for row in rows if row["outcome"] == "suspended"]:
         # a wait that is over already: read now that the task is locked
@@ -135,6 +136,8 @@ def _outcome(item: reports.Item) -> dict[str, Any]:
         parts["wait"] = model.wait.model_dump(by_alias=True, mode="json", exclude_none=True)
     elif outcome != "cancelled":
         parts |= {"code": code, "message": message, "details": details or ""}
+        if outcome == "unknown" and model.step is not None:
+            parts["step"] = model.step
         parts["retryAfterSeconds"] = model.retry_after_seconds
     return {
         "outcome": outcome,
@@ -230,6 +233,8 @@ def _not_allowed(key: Key, row: dict[str, Any], verdict: Row) -> Problem | None:
         return InvalidRequest(f"the task has no child named {verdict.no_child!r}", "/wait/children")
     if verdict.steps_stored >= steps.MOST_STEPS:
         return LimitExceeded(f"a task has at most {steps.MOST_STEPS} steps, finished waits included")
+    if verdict.steps_bytes >= steps.MOST_BYTES:
+        return LimitExceeded(f"the outputs of a task's steps and waits have at most {steps.MOST_BYTES} bytes together")
     return None
 
 

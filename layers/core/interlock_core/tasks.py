@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from . import ends, fleet
+from . import canonical, ends, fleet
 from .db import Database, statements
 from .errors import (
     NAME_A_STEP,
@@ -146,7 +146,7 @@ async def resolve(
 ) -> dict[str, Any]:
     """Settles an outcome-unknown task as a person found it to be, or queues it again.
 
-    Raises TaskNotUnknown (another attempt or status), InvalidRequest, PayloadTooLarge, NotFound. The same again → duplicate.
+    Raises TaskNotUnknown (another attempt, status or result), InvalidRequest, PayloadTooLarge, NotFound. The same again → duplicate.
     """
     if request.as_ == "reconcile" and request.step is not None:
         raise InvalidRequest("a step is resolved as succeeded, failed or requeue; `as: reconcile` goes with the task", "/step")
@@ -154,6 +154,7 @@ async def resolve(
         check_size(result or "null", "/result")
     elif result is not None:
         raise InvalidRequest("result goes with `as: succeeded` only", "/result")
+    said = {"as": canonical.write(request.as_), "result": canonical.canonical(result or "null")}
     _, verdicts, rows = await database.run(
         resolve_sql.lock(project=key.project, id=task_id),
         resolve_sql.resolve(
@@ -163,6 +164,7 @@ async def resolve(
             result=result or "null",
             note=request.note,
             step=request.step,
+            hash=canonical.fingerprint(said)[0],
             key_id=key.id,
             audit_id=new_id(),
             **{"as": request.as_},

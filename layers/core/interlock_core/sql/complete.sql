@@ -29,7 +29,7 @@ item AS MATERIALIZED (
       AND NOT t.attempt_ended AND t.status IN ('running', 'queued', 'outcome-unknown') AND i.epoch = (SELECT epoch FROM service)
       AND within_narrowing(%(scope)s, t.type, t.pool, t.worker_id)
       -- `explain` says why a suspension is not taken
-      AND (i.outcome <> 'suspended' OR t.effect_safety <> 'non-idempotent' AND t.steps_stored < %(most_steps)s
+      AND (i.outcome <> 'suspended' OR t.effect_safety <> 'non-idempotent' AND t.steps_stored < %(most_steps)s AND t.steps_bytes < %(most_bytes)s
            AND NOT EXISTS (SELECT FROM steps s WHERE s.task_id = t.id AND s.name = i.wait ->> 'name' AND s.kind <> 'wait')
            AND NOT EXISTS (SELECT FROM json_array_elements_text(i.wait -> 'children') c(name)
                            WHERE NOT EXISTS (SELECT FROM steps s WHERE s.task_id = t.id AND s.name = c.name AND s.kind = 'child')))
@@ -123,7 +123,7 @@ SELECT i.attempt_id, t.id IS NOT NULL AS found, i.epoch <> (SELECT epoch FROM se
        coalesce(e.token_hash = decode(i.token, 'hex'), false) AS token_fits,
        coalesce(e.report_hash = decode(i.report_hash, 'hex') AND e.token_hash = decode(i.token, 'hex')
                 AND (t.attempt_id <> i.attempt_id OR t.fence = i.fence), false) AS same_report,
-       t.status, t.type, t.pool, t.worker_id, t.effect_safety, t.steps_stored,
+       t.status, t.type, t.pool, t.worker_id, t.effect_safety, t.steps_stored, t.steps_bytes,
        (SELECT s.name FROM steps s WHERE s.task_id = t.id AND s.name = i.wait ->> 'name' AND s.kind <> 'wait') AS other_kind,
        -- a wait for children that were never submitted would never end
        (SELECT c.name FROM json_array_elements_text(i.wait -> 'children') c(name)

@@ -53,7 +53,7 @@ before AS MATERIALIZED (
     INSERT INTO journal (task_id, seq, at, kind, attempt_id, data, ended_attempt, token_hash, report_hash)
     SELECT id, journal_seq - (finished_at IS NOT NULL)::integer, at, 'resolved', attempt_id,
            json_build_object('as', %(as)s::text, 'note', %(note)s::text, 'keyId', %(key_id)s::text, 'step', %(step)s::text)::text,
-           CASE WHEN ends THEN attempt_id END, CASE WHEN ends THEN token_hash END, NULL
+           CASE WHEN ends THEN attempt_id END, CASE WHEN ends THEN token_hash END, %(hash)s
     FROM moved
 ), ended AS (
     INSERT INTO journal (task_id, seq, at, kind, attempt_id, data)
@@ -76,7 +76,8 @@ before AS MATERIALIZED (
 SELECT b.id, b.status AS before, b.attempt_id, b.step_is_open, m.id IS NOT NULL AS changed, m.type, m.schema_version, m.pool,
        m.concurrency_key, m.status, m.due_at, m.parent_id, m.cascades, m.schedule_owner,
        m.schedule_name,
-       -- a repeat: the same verdict was already given on the same attempt
+       -- a repeat: the same verdict, with the same result, was already given on the same attempt
        EXISTS (SELECT FROM journal j WHERE j.task_id = b.id AND j.kind = 'resolved' AND j.attempt_id::text = %(attempt_id)s
-                 AND j.data::json ->> 'as' = %(as)s AND j.data::json ->> 'step' IS NOT DISTINCT FROM %(step)s::text) AS repeated
+                 AND j.data::json ->> 'as' = %(as)s AND j.data::json ->> 'step' IS NOT DISTINCT FROM %(step)s::text
+                 AND coalesce(j.report_hash = %(hash)s, true)) AS repeated
 FROM before b LEFT JOIN moved m ON m.id = b.id

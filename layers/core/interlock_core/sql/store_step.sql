@@ -12,13 +12,14 @@ WITH item AS MATERIALIZED (
                AND (i.final OR coalesce(i.effect_safety, s.effect_safety, t.effect_safety) = 'non-idempotent') AS final,
            coalesce(s.status = 'started' AND s.effect_safety = 'non-idempotent', false) AS was_open, coalesce(s.reconciles, false) AS was_asking,
            i.status = 'started' AND coalesce(i.effect_safety, s.effect_safety, t.effect_safety) = 'non-idempotent' AS opens,
-           coalesce(s.tries, 0) + (i.status <> 'started')::integer AS tries,
+           coalesce(s.tries, 0) + (i.status = 'succeeded' OR i.status = 'failed' AND (s.status = 'failed' AND s.tries >= i.tries) IS NOT TRUE)::integer AS tries,
            CASE WHEN s.kind <> 'step' THEN 'other-kind'
                 WHEN s.final THEN 'kept'
                 WHEN i.status = 'started' AND s.status = 'started' AND s.attempt_id = i.attempt_id AND s.reconciles = i.reconciles
                      AND s.effect_safety = coalesce(i.effect_safety, s.effect_safety) THEN 'kept'
-                -- a repeat of a try that was counted already
-                WHEN i.status = 'failed' AND s.tries >= i.tries THEN 'kept'
+                -- a repeat of a try that was counted already; what has started since failed anew, and what is for good is stored so
+                WHEN i.status = 'failed' AND s.status = 'failed' AND s.tries >= i.tries
+                     AND NOT (i.final OR coalesce(i.effect_safety, s.effect_safety, t.effect_safety) = 'non-idempotent') THEN 'kept'
                 WHEN s.name IS NULL AND t.steps_stored >= %(most_steps)s THEN 'too-many'
                 WHEN t.steps_bytes + i.bytes > %(most_bytes)s THEN 'too-large'
                 ELSE 'stored' END AS verdict
