@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -36,6 +37,15 @@ async def test_b56_encoded_paths_and_queries_are_read_alike(http: Http, path: st
     assert answer.status_code == status, answer.text
     if status >= 400:
         assert answer.json()["code"] in ("NOT_FOUND", "INVALID_REQUEST")
+
+
+@pytest.mark.parametrize("instance", ["a%41", "100%", "%2e", "a b+c", "é%C3%A9", "%25"])
+async def test_b56_a_path_is_decoded_once(http: Http, instance: str) -> None:
+    """What a worker called itself is what its path names, a percent sign in it too."""
+    body = {"instanceId": instance, "pool": "default", "slots": 1, "sdk": {"name": "raw", "version": "1"}, "handlers": []}
+    assert (await http.worker.put("/v1/workers/odd", json=body)).status_code == 200
+    gone = await http.worker.delete(f"/v1/workers/odd/instances/{quote(instance, safe='')}")
+    assert gone.status_code in (200, 204), gone.text
 
 
 @pytest.mark.parametrize(

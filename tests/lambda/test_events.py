@@ -184,3 +184,28 @@ def test_a_query_and_an_encoded_path_arrive_whole(load: Load, keys: dict[str, st
     ):
         answer = read_answer(read(make_event("GET", target, route=route, headers=sent)))
         assert answer.status == status, (target, answer)
+
+
+def test_b56_a_path_is_decoded_by_the_gateway_and_not_again(load: Load, keys: dict[str, str]) -> None:
+    read = load("read")
+    sent = [("authorization", f"Bearer {keys['task-producer']}")]
+    for target, name in (
+        ("/v1/tasks/%2541", "%41"),
+        ("/v1/tasks/100%25", "100%"),
+        ("/v1/tasks/%252F", "%2F"),
+        ("/v1/tasks/%41", "A"),
+    ):
+        event = make_event("GET", target, route="GET /v1/tasks/{id}", headers=sent)
+        given = json.dumps(event)
+        answer = read_answer(read(event))
+        assert (answer.status, f"id '{name}'" in json.loads(answer.body)["detail"]) == (404, True), (target, answer)
+        assert json.dumps(event) == given
+
+
+def test_a_405_names_no_method_that_it_has_just_refused(load: Load, keys: dict[str, str]) -> None:
+    """No route of the gateway takes HEAD: it comes to the default one, whose function answers for its own paths only."""
+    read = load("read")
+    sent = [("authorization", f"Bearer {keys['operator']}")]
+    for target, status in (("/v1/tasks", 200), ("/v1/schedules", 405), ("/v1/claims", 405)):
+        answer = read_answer(read(make_event("HEAD", target, route="$default", headers=sent)))
+        assert (answer.status, "HEAD" in answer.headers.get("allow", "")) == (status, False), (target, answer)

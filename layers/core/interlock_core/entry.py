@@ -36,7 +36,7 @@ def lambda_handler(app: Starlette) -> Callable[[dict[str, Any], Any], Any]:
         if app.state.database is None:
             open_database(app, 1)
         try:
-            return _carried(adapters[0](event, context))
+            return _carried(adapters[0](_decoded_once(event), context))
         except (ValueError, UnicodeError) as error:  # a body that says base64 and is not
             if not event.get("isBase64Encoded"):
                 raise
@@ -70,6 +70,15 @@ def scheduled_handler(run: Callable[[Database, Settings], Awaitable[dict[str, An
         return loop.run_until_complete(run(database[0], settings))
 
     return handle
+
+
+def _decoded_once(event: dict[str, Any]) -> dict[str, Any]:
+    """The event, its path written so that Mangum's decoding gives it back: the gateway has decoded it already."""
+    request = event.get("requestContext") or {}
+    path = (request.get("http") or {}).get("path") or ""
+    if event.get("version") != "2.0" or "%" not in path:
+        return event
+    return event | {"requestContext": request | {"http": request["http"] | {"path": path.replace("%", "%25")}}}
 
 
 def _carried(answer: dict[str, Any]) -> dict[str, Any]:

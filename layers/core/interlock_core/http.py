@@ -330,7 +330,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     allowed = (error.headers or {}).get("Allow", "") if error.status_code == 405 else ""
     if elsewhere := getattr(request.app.state, "elsewhere", None):
-        allowed = _methods(request.url.path, elsewhere()) or allowed
+        allowed = _methods(request.url.path, elsewhere(), request.method) or allowed
     if allowed:
         response = refuse(MethodNotAllowed(f"{request.method} is not a method of this path"), uuid4().hex)
         response.headers["allow"] = allowed
@@ -338,9 +338,10 @@ async def _no_route(request: Request, error: Exception) -> Response:
     return refuse(NotFound("there is no such path", next="See GET /openapi.json for the paths of this service."), uuid4().hex)
 
 
-def _methods(path: str, known: Iterable[tuple[str, str]]) -> str:
+def _methods(path: str, known: Iterable[tuple[str, str]], refused: str) -> str:
     found = {method.upper() for method, pattern in known if compile_path(pattern)[0].fullmatch(path)}
-    return ", ".join(sorted(found | {"HEAD"} if "GET" in found else found))
+    # The gateway routes no HEAD: it ends here, where only this function's own paths can answer one.
+    return ", ".join(sorted((found | {"HEAD"} if "GET" in found else found) - {refused}))
 
 
 async def _crashed(_request: Request, _error: Exception) -> Response:
