@@ -27,6 +27,7 @@ from interlock_core.listen import Listener
 from interlock_core.settings import Settings
 from observer import Observer
 from observers import Observers
+from rereads import Rereads
 from response import Stream
 from timetable import Timetable
 from waits import Waits
@@ -60,6 +61,7 @@ class Broadcaster:
         self.listener = Listener(listen_url or database.address, self._heard, self._renewed)
         regular = min(5.0, settings.min_lease_seconds / 2)
         self.timetable = Timetable(database, self.groups, regular, degraded=lambda: not self.listener.listening)
+        self._all_ends, self._all_cancels = Rereads(self._tell_ends), Rereads(self._tell_cancels)
         self._instances: dict[tuple[str, str, str], list[Connection]] = {}
         self._jobs: set[asyncio.Task[None]] = set()
         self._offers: dict[Group, int] = {}  # ready work that was heard of and not told yet
@@ -67,7 +69,7 @@ class Broadcaster:
     def start(self) -> None:
         """Begins to listen and to look, in the running loop."""
         loops = self.listener.run, self.timetable.run, self.watches.run, self.observers.run, self._keep_alive, self._watch_keys
-        for loop in loops:
+        for loop in (*loops, self._all_ends.run, self._all_cancels.run):
             self._spawn(loop())
 
     def close(self) -> None:
@@ -150,14 +152,13 @@ class Broadcaster:
         if hint.ready:
             self._ready(hint.project, hint.ready)
         if hint.done == "*":
-            self.waits.heard_all(hint.project)
-            self.watches.heard_all(hint.project)
+            self._all_ends.ask(hint.project)
         elif hint.done:
             self.waits.heard(hint.done)
             self.watches.heard(hint.done)
         if hint.cancel == "*":
-            self._spawn(self._tell_cancels([hint.project]))
-            self.watches.heard_all(hint.project)
+            self._all_cancels.ask(hint.project)
+            self._all_ends.ask(hint.project)
         else:
             self.watches.heard(cancel[2] for cancel in hint.cancel)
             for worker_id, instance_id, task_id, attempt_id in hint.cancel:
@@ -194,6 +195,11 @@ class Broadcaster:
     def _cancel(self, project: str, worker_id: str, instance_id: str, task_id: str, attempt_id: str) -> None:
         for connection in self._instances.get((project, worker_id, instance_id), ()):
             connection.cancel(task_id, attempt_id)
+
+    async def _tell_ends(self, projects: list[str]) -> None:
+        for project in projects:
+            self.waits.heard_all(project)
+            self.watches.heard_all(project)
 
     async def _tell_cancels(self, projects: list[str]) -> None:
         try:

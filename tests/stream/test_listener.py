@@ -76,6 +76,38 @@ async def test_b45_a_listener_behind_a_black_hole_is_replaced(
     await wait_until_async(lambda: ears.heard)
 
 
+async def test_b45_a_fault_that_nobody_foresaw_ends_no_listener(
+    database: Database, listen_on: Callable[[str], Ears], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = [RuntimeError("of a kind that nobody foresaw"), ValueError("so too")]
+    session = Listener._session
+
+    async def fails_first(self: Listener) -> None:
+        if faults:
+            raise faults.pop()
+        await session(self)
+
+    monkeypatch.setattr(Listener, "_session", fails_first)
+    ears = listen_on(database.address.find_now())
+    await ears.renewed(1)
+    assert not faults
+
+
+async def test_a_flood_of_hints_that_nobody_understands_fills_no_log(
+    database: Database, listen_on: Callable[[str], Ears], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def misunderstand(self: Listener, payload: str) -> None:
+        raise ValueError(payload)
+
+    ears = listen_on(database.address.find_now())
+    await ears.renewed(1)
+    monkeypatch.setattr(ears.listener, "_heard", misunderstand.__get__(ears.listener))
+    await database.one(hints.send(*(f"garbage {number}" for number in range(500))))
+    await wait_until_async(lambda: ears.listener.misunderstood == 500)
+    assert [record.exc_info is not None for record in caplog.records if "understood" in record.message] == [True]
+    assert ears.listener.listening
+
+
 async def test_b45_a_session_without_its_subscription_is_replaced(
     database: Database, listen_on: Callable[[str], Ears], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import uuid
 from typing import Any
@@ -11,7 +12,7 @@ import httpx
 import psycopg
 import pytest
 
-from interlock_core import hints
+from interlock_core import hints, wakes
 from interlock_core import testpoint as points
 from interlock_core.db import Database
 from stream.conftest import TYPE, Serve, Service
@@ -80,6 +81,39 @@ async def test_cancels_that_did_not_fit_a_hint_are_read_from_the_tasks(service: 
         connection.execute("UPDATE tasks SET cancel_requested = true")
         connection.execute('SELECT pg_notify(\'interlock\', \'{"p":"test","cancel":"*"}\')')
     assert (await holder.until("cancel")).data == {"taskId": task["id"], "attemptId": attempt["attemptId"]}
+
+
+async def test_many_hints_that_say_read_everything_are_one(
+    service: Service, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a look at all that runs, waits or is watched in the project: a flood of them is a few looks, and the last counts."""
+    broadcaster = service.app.state.broadcaster
+    looks: dict[str, int] = {"cancels": 0, "ends": 0}
+    cancels, heard_all = wakes.cancels, broadcaster.waits.heard_all
+
+    async def count_cancels(*given: Any) -> Any:
+        looks["cancels"] += 1
+        return await cancels(*given)
+
+    def count_ends(project: str | None = None) -> None:
+        looks["ends"] += 1
+        heard_all(project)
+
+    monkeypatch.setattr(wakes, "cancels", count_cancels)
+    monkeypatch.setattr(broadcaster.waits, "heard_all", count_ends)
+    holder = await service.stream()
+    task = await service.submit()
+    (attempt,) = await service.claim(holder.instance_id)
+    before = broadcaster.hints
+    flood = [json.dumps({"p": "test", "cancel": "*", "done": "*", "n": number}) for number in range(500)]
+    await database.one(hints.send(*flood))
+    await wait_until_async(lambda: broadcaster.hints >= before + 500)
+    with psycopg.connect(database.address.find_now(), autocommit=True) as connection:
+        connection.execute("UPDATE tasks SET cancel_requested = true")
+    await database.one(hints.send(flood[0]))
+    assert (await holder.until("cancel")).data == {"taskId": task["id"], "attemptId": attempt["attemptId"]}
+    assert 0 < looks["cancels"] < 50
+    assert 0 < looks["ends"] < 50
 
 
 async def test_a_drain_reaches_every_instance_of_the_worker(service: Service, database: Database) -> None:

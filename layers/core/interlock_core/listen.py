@@ -28,6 +28,7 @@ log = logging.getLogger("interlock.listen")
 
 PROOF_SECONDS = 4.0
 CONNECT_SECONDS = 5
+TOLD_EVERY_SECONDS = 60.0  # hints that nobody understands are told no more often
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 _PING = '{"ping":"'
 
@@ -61,6 +62,8 @@ class Listener:
         self._proved_at = 0.0
         self.listening = False
         self.sessions = 0
+        self.misunderstood = 0  # hints
+        self._tell_at = 0.0
         self.lag_seconds: float | None = None  # of the last proof, from the question to its echo
 
     def lag(self) -> float | None:
@@ -82,6 +85,8 @@ class Listener:
                 # Told when a session is lost, and once where there was none; an outage fills no log.
                 level = logging.WARNING if self.listening or pause == FIRST_PAUSE else logging.INFO
                 log.log(level, "the session that listens for hints is replaced: %s", str(error).strip() or type(error).__name__)
+            except Exception:  # Whatever it was: a process that never listens again tells nobody anything in time.
+                log.exception("the session that listens for hints is replaced")
             finally:
                 self.listening = False
             # Growing and jittered, so that a database that comes back is not met by all its listeners at once; a session
@@ -152,5 +157,12 @@ class Listener:
             return
         try:
             self._heard(payload)
-        except Exception:
-            log.exception("a hint was not understood and is left out")
+        except Exception as error:
+            self._not_understood(error)
+
+    def _not_understood(self, error: Exception) -> None:
+        """Tells why, but not of each: they may come by the thousand, from whoever may notify."""
+        self.misunderstood += 1
+        if time.monotonic() >= self._tell_at:
+            self._tell_at = time.monotonic() + TOLD_EVERY_SECONDS
+            log.error("a hint was not understood and is left out (%d until now)", self.misunderstood, exc_info=error)
