@@ -31,6 +31,22 @@ async def test_a_sleep_frees_the_slot_and_its_key_and_goes_on_by_itself(play: Pl
     assert await play.kinds(attempt["taskId"]) == ["submitted", "claimed", "suspended", "resumed", "claimed"]
 
 
+async def test_a_sleep_makes_no_wait_for_a_worker_below_zero(play: Play, runs: Runs, clock: Clock) -> None:
+    async def waits() -> dict[str, float | None]:
+        clock.advance(120)
+        await play.sweep()
+        view = (await play.http.producer.get("/v1/task-types/demo/hello/1")).json()
+        seconds: dict[str, float | None] = view["waitSeconds"]
+        return seconds
+
+    await runs.suspend(await play.run(), "nap", afterSeconds=60)
+    clock.advance(61)
+    await play.complete(await runs.again())
+    assert await waits() == {"p50": None, "p95": None}  # when it was first due is not known any more
+    await play.complete(await play.run())
+    assert all(second is not None and 0 <= second < 60 for second in (await waits()).values())
+
+
 async def test_the_poll_interval_ends_with_the_sleep(play: Play, runs: Runs) -> None:
     await runs.suspend(await play.run(), "nap", afterSeconds=3)
     answer = await play.http.worker.post("/v1/claims", json=play.claim_body())

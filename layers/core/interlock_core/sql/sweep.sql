@@ -49,7 +49,8 @@ SELECT (SELECT count(*) FROM gone) AS instances, (SELECT count(*) FROM forgotten
 
 -- :: roll_up
 -- Outcomes per type and minute, from the finished index. The last minutes are counted again each time, since a transaction may
--- commit a little after the instant that it wrote.
+-- commit a little after the instant that it wrote. A suspension moves due_at past the first start, so that nothing tells any more
+-- when the task was first due: such a task says nothing about waits (its wait would be below zero).
 WITH clock AS MATERIALIZED (SELECT app_now() AS now),
 since AS MATERIALIZED (
     SELECT date_trunc('minute', greatest(coalesce(rolled_up_to, clock.now - interval '1 day'), clock.now - interval '1 day') - interval '1 minute') AS at
@@ -59,7 +60,7 @@ since AS MATERIALIZED (
            count(*) FILTER (WHERE t.status = 'succeeded') AS succeeded, count(*) FILTER (WHERE t.status = 'failed') AS failed,
            count(*) FILTER (WHERE t.status = 'cancelled') AS cancelled,
            percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY extract(epoch FROM t.started_at - (t.created_at + greatest(t.due_at - t.created_at, interval '0')))::double precision)
-               FILTER (WHERE t.started_at IS NOT NULL AND t.attempts = 0) AS waits,
+               FILTER (WHERE t.started_at >= t.due_at AND t.attempts = 0) AS waits,
            percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY extract(epoch FROM t.finished_at - t.attempt_started_at)::double precision)
                FILTER (WHERE t.attempt_started_at IS NOT NULL) AS runs
     FROM tasks t WHERE t.finished_at >= (SELECT at FROM since) AND t.finished_at <= (SELECT now FROM clock) GROUP BY 1, 2, 3, 4
