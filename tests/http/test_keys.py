@@ -115,6 +115,9 @@ async def test_revoking_twice_is_a_duplicate_and_another_projects_key_is_not_fou
     assert first.json()["revokedAt"] == again.json()["revokedAt"]
     for unknown in ("nothing", "%00", "é"):
         assert (await http.operator.post(f"/v1/keys/{unknown}/revoke")).status_code == 404
+    for call in ("revoke", "rotate"):
+        refusal = await http.operator.post(f"/v1/keys/n/{call}", json={"overlapSeconds": 0} if call == "rotate" else {})
+        assert (refusal.status_code, "by its id, not its name" in refusal.json()["next"]) == (404, True), refusal.text
     audit = await run_sql(http._app.state.database, "SELECT action FROM audit WHERE target = %s ORDER BY id", made["id"])
     assert [row.action for row in audit] == ["key-created", "key-revoked"]
 

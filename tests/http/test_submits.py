@@ -210,6 +210,8 @@ async def test_a_bad_field_is_named(play: Play, change: dict[str, Any], code: st
 async def test_audio_transcribe_at_1_says_how_to_send_it(play: Play) -> None:
     body = (await play.submit_raw(type="audio/transcribe@1")).json()
     assert body["next"] == 'Send "type": "audio/transcribe" and "schemaVersion": 1 as two fields.'
+    latest = (await play.submit_raw(type="audio/transcribe@latest")).json()
+    assert latest["next"] == 'Send a "type" without @, and its "schemaVersion", a whole number, as a field of its own.'
 
 
 async def test_lists_filter_and_hide_input_and_result(play: Play) -> None:

@@ -335,7 +335,12 @@ async def _no_route(request: Request, error: Exception) -> Response:
         response = refuse(MethodNotAllowed(f"{request.method} is not a method of this path"), uuid4().hex)
         response.headers["allow"] = allowed
         return response
-    return refuse(NotFound("there is no such path", next="See GET /openapi.json for the paths of this service."), uuid4().hex)
+    return refuse(
+        NotFound(
+            "there is no such path", next="GET /openapi.json has the paths of this service, GET /tasks.md says how to use it."
+        ),
+        uuid4().hex,
+    )
 
 
 def _methods(path: str, known: Iterable[tuple[str, str]], refused: str) -> str:

@@ -32,6 +32,7 @@ LETTERS = {"task-producer": "p", "task-worker": "w", "operator": "o", "metrics":
 KINDS = tuple(LETTERS)
 _FORM = re.compile(r"il_[pwoma]_([A-Za-z0-9]{16})_([A-Za-z0-9_-]{43})")
 _CACHE_SIZE = 10_000
+_NAMED_BY_ID = "Name the key by its id, not its name or its secret: GET /v1/keys and `interlock keys list` show it."
 _OF_TYPES = string.ascii_letters + string.digits + "._-/"  # what the names of types consist of
 
 sql = statements("keys")
@@ -268,7 +269,7 @@ async def revoke(database: Database, caller: Key, key_id: str) -> dict[str, Any]
     """Revokes a key of the caller's project; again → duplicate. Raises NotFound."""
     rows = await database.one(sql.revoke(id=key_id, project=caller.project, by=caller.id, audit_id=new_id()))
     if not rows:
-        raise NotFound(f"there is no key {key_id} in this project")
+        raise NotFound(f"there is no key {key_id} in this project", next=_NAMED_BY_ID)
     return {**_view(rows[0]), "duplicate": not rows[0].changed}
 
 
@@ -280,7 +281,7 @@ async def rotate(database: Database, caller: Key, key_id: str, request: Rotate) 
     """
     found = await database.one(sql.find(id=key_id))
     if not found or found[0].project != caller.project:
-        raise NotFound(f"there is no key {key_id} in this project")
+        raise NotFound(f"there is no key {key_id} in this project", next=_NAMED_BY_ID)
     new_key_id, key, secret_hash = _make(found[0].kind)
     request_hash = hashlib.sha256(write({"rotate": key_id, "overlapSeconds": request.overlap_seconds}).encode()).digest()
     try:

@@ -165,6 +165,8 @@ def problem(error: ValidationError, prefix: str = "") -> InvalidRequest:
 def _type_problem(given: str, pointer: str, message: str) -> InvalidType:
     match = _VERSIONED.fullmatch(given)
     advice = None
-    if match is not None:
+    if match is None and "@" in given:
+        advice = 'Send a "type" without @, and its "schemaVersion", a whole number, as a field of its own.'
+    elif match is not None:
         advice = f'Send "type": "{match["type"][:130]}" and "schemaVersion": {match["version"][:10]} as two fields.'
     return InvalidType(f"the task type {message}", pointer, next=advice)
