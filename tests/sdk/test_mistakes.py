@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from interlock import ApiError, Submission, TaskWorker
 from interlock.tasks import Failure
+from sdk.conftest import Answer, ScriptedServer
 
 
 def no_context(inp: Any) -> None: ...
@@ -34,6 +36,25 @@ def test_whatever_can_be_called_so_is_taken(fn: Any) -> None:
 def test_an_input_in_the_place_of_the_version_is_said_before_anything_is_sent(version: Any) -> None:
     with pytest.raises(TypeError, match=r"the schema version is a whole number, got .*'demo/hello', 1, input"):
         Submission("demo/hello", version).encode()
+
+
+def test_a_worker_that_is_refused_raises_the_callers_lines_and_not_those_of_a_thread(
+    scripted: ScriptedServer, tmp_path: Path
+) -> None:
+    refusal = {
+        "code": "UNAUTHENTICATED",
+        "status": 401,
+        "title": "No",
+        "detail": "no key",
+        "retryable": False,
+        "next": "Another.",
+    }
+    scripted.answer("PUT", "/v1/workers/w", Answer(401, refusal))
+    worker = TaskWorker(worker_id="w", url=scripted.url, key="il_w_1_2", spool=tmp_path / "spool")
+    worker.handle("demo/hello", effect_safety="pure")(lambda inp, ctx: None)
+    with pytest.raises(ApiError, match=r"UNAUTHENTICATED \(401\): no key\. Another\.") as refused:
+        worker.start()
+    assert [frame.name for frame in refused.traceback][1:] == ["start", "check"]
 
 
 def test_a_failure_says_what_the_last_attempt_failed_of() -> None:

@@ -70,7 +70,7 @@ def test_refusals_of_the_real_service(cli: Cli, here: RunHere, monkeypatch: pyte
         found: str = error["code"]
         return found
 
-    assert fails("tasks", "submit", "demo/hello@latest", code=4) == "INVALID_TYPE"
+    assert fails("tasks", "submit", "demo", code=4) == "INVALID_TYPE"
     assert fails("tasks", "get", str(uuid.uuid4()), code=4) == "NOT_FOUND"
     assert fails("tasks", "submit", "a/nobody", "--require-worker", "registered", code=4) == "TASK_TYPE_NOT_FOUND"
     assert fails("tasks", "submit", "a/nobody", "--require-worker", "online", "--patience", "1", code=4) == "NO_ELIGIBLE_WORKER"
@@ -111,6 +111,24 @@ def test_help_shows_the_table(offline: Cli) -> None:
 def test_a_wrong_choice_is_told_in_our_words(run_here: RunHere) -> None:
     said = run_here("tasks", "resolve", "x", "--as", "maybe", "--note", "n", expect=2).err
     assert "interlock: Invalid value for '--as': 'maybe' is not one of" in said
+
+
+@pytest.mark.parametrize("option", ["--profile", "--json", "--url"])
+def test_an_option_before_its_command_is_told_its_place(run_here: RunHere, option: str) -> None:
+    done = run_here(option, "x", "tasks", "list", expect=2)
+    assert f"It belongs behind the command: interlock … {option}" in done.err
+    done = run_here("tasks", option, "x", "list", expect=2)
+    assert f"It belongs behind the command: interlock tasks … {option}" in done.err
+    assert "--help` shows" in run_here("tasks", "--limit", "3", "list", expect=2).err
+
+
+def test_a_service_that_is_down_says_what_to_do(run_here: RunHere) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens on it
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        done = run_here("tasks", "list", "--url", url, "--key", KEY, "--patience", "0.1", "--json", expect=3)
+    assert "Nothing listens there: start the service" in done.err
+    assert done.json["error"]["next"] in done.err
 
 
 def test_without_a_command_the_help_is_shown(run_here: RunHere) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from interlock import TaskContext, UnknownOutcome
+from interlock.cli.runs import step_row
 from sdk.cli.command import Cli
 from sdk.conftest import Answer, ScriptedServer
 from sdk.live import Live
@@ -52,6 +53,13 @@ def test_a_run_from_outside(cli: Cli, live: Live) -> None:
     ended = live.wait(rerun["id"])
     assert ended.status == "outcome-unknown"
     assert [step.name for step in live.producer.steps(rerun["id"])][:2] == ["nothing", "signal:go"]
+
+
+def test_a_wait_that_time_ended_is_no_fault() -> None:
+    view = {"seq": 5, "name": "sleep", "kind": "wait", "status": "succeeded", "final": True, "output": {"timedOut": True}}
+    assert step_row(view)[-1] == "by time"
+    assert step_row(view | {"output": {"signal": True}})[-1] == '{"signal":true}'
+    assert step_row(view | {"kind": "step"})[-1] == '{"timedOut":true}'  # a step's own value
 
 
 def test_what_cannot_be_meant_is_refused(offline: Cli, scripted: ScriptedServer) -> None:

@@ -61,8 +61,11 @@ def test_advice_for_an_unknown_outcome_names_the_open_step() -> None:
 
 
 def test_the_number_of_the_latest_attempt_is_told() -> None:
-    attempt = {"number": 3, "workerId": "shop", "effectSafety": "pure", "leaseExpiresAt": None}
-    assert describe_attempt(attempt, 5) == "number 3 of at most 5, on shop, pure"
-    assert describe_attempt({}, 5) == "none yet, at most 5"
+    attempt = {"number": 3, "workerId": "shop", "effectSafety": "pure", "leaseExpiresAt": "2026-11-30T00:58:12.5Z"}
+    view = {"attempt": attempt, "retry": {"maxAttempts": 5}}
+    leased = "number 3 of at most 5, on shop, pure, lease until 2026-11-30 00:58:12Z"
+    assert describe_attempt(view | {"status": "running"}) == leased
+    assert describe_attempt(view | {"status": "queued"}) == "number 3 of at most 5, on shop, pure"  # its lease is over
+    assert describe_attempt(view | {"attempt": None}) == "none yet, at most 5"
     assert task_row({"attempt": attempt, "attempts": 2})[4] == "3"
     assert task_row({"attempt": None, "attempts": 0})[4] == "0"

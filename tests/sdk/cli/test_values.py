@@ -88,7 +88,10 @@ def test_an_instant_is_the_services_to_judge_unless_it_is_a_duration() -> None:
 def test_types_tags_and_lists() -> None:
     assert read_type("a/b@2", None) == ("a/b", 2)
     assert read_type("a/b@2", 2) == ("a/b", 2)
-    assert read_type("a/b@latest", 1) == ("a/b@latest", 1)
+    assert read_type("a", 1) == ("a", 1)  # for the service to judge
+    for wrong in ("a/b@latest", "a/b@", "a/b@v1", "a/b@1.0"):
+        with pytest.raises(typer.BadParameter, match=r"a version is a whole number, as in group/name@2"):
+            read_type(wrong, None)
     with pytest.raises(typer.BadParameter, match="version 2"):
         read_type("a/b@2", 1)
     assert read_tags(["order=17", "note=a=b", "empty="]) == {"order": "17", "note": "a=b", "empty": ""}

@@ -75,9 +75,12 @@ def test_what_cannot_be_run_is_told(run_here: RunHere, tmp_path: Path, monkeypat
     for target, parts in said.items():
         done = run_here("worker", "run", target, expect=2)
         assert all(part in done.err for part in parts), done.err
+        assert "runs as process" not in done.err
 
 
 def test_a_worker_without_a_key_says_so(offline: Cli, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM.format(spool=str(tmp_path / "spool"), type="a/b"))
     done = offline.run("worker", "run", "program:worker", "--url", "http://127.0.0.1:9", "--json", expect=2)
     assert "INTERLOCK_WORKER_KEY" in done.err
+    assert "runs as process" not in done.err
+    assert "started" not in done.out

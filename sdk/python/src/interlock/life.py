@@ -97,7 +97,9 @@ class Life:
         self._keeper.start()
 
     def check(self) -> None:
-        """Raise what ended the life, if it was a fault."""
+        """Raise what ended the life, if it was a fault: a refusal with the caller's lines alone, not those of the thread that met it."""
+        if isinstance(self._fault, ApiError):
+            raise self._fault.with_traceback(None)
         if self._fault is not None:
             raise self._fault
 

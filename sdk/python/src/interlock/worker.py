@@ -159,10 +159,14 @@ class TaskWorker:
         Returns when everything is reported or given back. Raises ApiError where the service refuses the worker at its
         start (a wrong key, say), SpoolLocked or SpoolError for the spool, ConfigurationError for URL or key.
         """
+        self._serve()
+
+    def _serve(self, begun: Callable[[], None] | None = None) -> None:
+        """`run`. `begun` is called when nothing on this machine (handlers, URL, key, spool) forbids the worker to start."""
         if is_child():
             return
         with Signals() as signals:
-            life = self._begin()
+            life = self._begin(begun)
             while not life.ended.is_set():
                 try:
                     while not life.ended.is_set():
@@ -214,7 +218,7 @@ class TaskWorker:
     async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.drain)
 
-    def _begin(self) -> Life:
+    def _begin(self, begun: Callable[[], None] | None = None) -> Life:
         if not self._handlers:
             raise ConfigurationError("the worker has no handler: declare one with @worker.handle(…)")
         for handler in self._handlers.values():
@@ -232,5 +236,7 @@ class TaskWorker:
                 tuple(self._handlers.values()), tuple(self._schedules.values()),
             )  # fmt: skip
             self._life = life = Life(plan, client, spool)
+        if begun is not None:
+            begun()
         life.start()
         return life

@@ -11,13 +11,13 @@ import typer
 
 from interlock.cli import nothing
 from interlock.cli.exits import CommandFailed, ExitCode, exit_code, exit_table
-from interlock.cli.options import HELP
+from interlock.cli.options import HELP, SHARED
 from interlock.cli.output import Output
 from interlock.cli.plain_values import convert_late
 from interlock.cli.session import show_traceback
 from interlock.cli.streams import OutputClosed
 from interlock.cli.tree import TREE, Commands
-from interlock.errors import ApiError, InterlockError
+from interlock.errors import ApiError, InterlockError, Unreachable
 from interlock.version import VERSION
 
 SETTINGS = """\
@@ -25,7 +25,7 @@ Environment:
   INTERLOCK_URL           the service
   INTERLOCK_PRODUCER_KEY  submits, reads, cancels (likewise _WORKER_KEY, _OPERATOR_KEY, _METRICS_KEY, _ADMIN_KEY)
   INTERLOCK_PROFILE       a profile of ~/.config/interlock/profiles.json to take both from
-  --url, --key and --profile come before these. Other users may see arguments: keep keys out of them.
+  The options --url, --key and --profile of a command win over these. Other users may see arguments: keep keys out of them.
 
 What is typed:
   durations               90, 1.5s, 15m, 2h, 7d; times are RFC 3339, or a duration from now (in filters: ago)
@@ -112,7 +112,11 @@ def usage_error(out: Output, error: Exception) -> CommandFailed | None:
         if context is not None:
             out.notice(context.get_help())
         message = "a command is missing"
-    return CommandFailed(message, ExitCode.USAGE, next=f"`{path} --help` shows what it takes.")
+    advice = f"`{path} --help` shows what it takes."
+    option = getattr(error, "option_name", None)
+    if option in {f"--{name}" for name, *_ in SHARED} and hasattr(getattr(context, "command", None), "commands"):
+        advice = f"It belongs behind the command: {path} … {option}"
+    return CommandFailed(message, ExitCode.USAGE, next=advice)
 
 
 def tell(out: Output, error: BaseException) -> int:
@@ -120,6 +124,10 @@ def tell(out: Output, error: BaseException) -> int:
     code = exit_code(error)
     message = describe(error, code)
     advice = getattr(error, "next", "") or ""
+    if isinstance(error, Unreachable):
+        from interlock.cli.service_checks import advise_reach  # a command that is answered needs no doctor
+
+        advice = advise_reach(str(error))
     out.notice(f"interlock: {message}")
     if advice:
         out.notice(f"  {advice}")

@@ -70,9 +70,15 @@ def step_row(view: View) -> list[str]:
     status = str(view.get("status", "")) + ("" if view.get("final") else ", not final")
     safety = str(view.get("effectSafety") or "") + (", reconciles" if view.get("reconciles") else "")
     # A null output is a value: only the status says whether there is one.
-    told = to_json(view.get("output")) if view.get("status") == "succeeded" else failure_text(view.get("error"))
+    told = output_text(view) if view.get("status") == "succeeded" else failure_text(view.get("error"))
     cells = [view.get("seq"), view.get("name"), view.get("kind"), status, view.get("tries") or "", safety]
     return [*(str(cell if cell is not None else "") for cell in cells), shorten(told)]
+
+
+def output_text(view: View) -> str:
+    """What a step gave. A wait that time ended has no output, and nothing went wrong: a sleep ends so."""
+    output = view.get("output")
+    return "by time" if view.get("kind") == "wait" and output == {"timedOut": True} else to_json(output)
 
 
 def child_row(view: View) -> list[str]:

@@ -61,7 +61,7 @@ def check_reach(client: Client) -> Finding:
         client.request("GET", "/healthz")
         client.request("GET", "/readyz")
     except Unreachable as error:
-        return fault("service", f"{client.url}: {error}", advise_reach(client.url, str(error)), ExitCode.UNREACHABLE)
+        return fault("service", f"{client.url}: {error}", advise_reach(str(error)), ExitCode.UNREACHABLE)
     except ApiError as error:
         advice = error.next or "Look at the service's own log; if it has just started, wait a moment."
         code = refusal_code(error)
@@ -73,7 +73,7 @@ def check_reach(client: Client) -> Finding:
     return well("service", f"{client.url} answers and has its database")
 
 
-def advise_reach(url: str, text: str) -> str:
+def advise_reach(text: str) -> str:
     """What to do about a host that gives no answer, by what the network said."""
     low = text.lower()
     if "certificate" in low or "ssl" in low:
@@ -84,7 +84,7 @@ def advise_reach(url: str, text: str) -> str:
         return "Check HTTPS_PROXY and NO_PROXY."
     if "refused" in low:
         return "Nothing listens there: start the service (./scripts/dev prints its URL), or correct the URL."
-    return f"Check the URL {url}, the network, firewalls, and HTTPS_PROXY if there is a proxy."
+    return "Check the URL, the network, firewalls, and HTTPS_PROXY if there is a proxy."
 
 
 def check_key(session: Session, url: str, kind: KeyKind, name: str, clients: list[Client]) -> Finding:

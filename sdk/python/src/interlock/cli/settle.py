@@ -112,7 +112,7 @@ def find_attempt(session: Session, view: View) -> str:
             f"task {view.get('id')} is {view.get('status')} and was never started: there is nothing to resolve", ExitCode.CONFLICT
         )
     notice = session.out.notice
-    notice(f"{type_of(view)} is {view.get('status')}: {failure_text(view.get('failure')) or 'no failure'}")
+    notice(": ".join(part for part in (f"{type_of(view)} is {view.get('status')}", failure_text(view.get("failure"))) if part))
     where = f"on {attempt.get('workerId')}, {attempt.get('effectSafety')}, started {moment(attempt.get('startedAt'))}"
     notice(f"attempt {attempt['id']} (number {attempt.get('number')}) {where}")
     if step := open_step(view.get("failure")):

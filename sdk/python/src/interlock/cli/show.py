@@ -85,7 +85,7 @@ def show_task(out: Output, view: View) -> None:
             ("to do", how_to_resolve(view)),
             ("progress", progress_text(view.get("progress"))),
             ("cancel", "requested" if view.get("cancelRequested") else None),
-            ("attempt", describe_attempt(attempt, (view.get("retry") or {}).get("maxAttempts"))),
+            ("attempt", describe_attempt(view)),
             ("attempt id", attempt.get("id")),
             ("pool", view.get("pool")),
             ("priority", view.get("priority") or None),
@@ -107,14 +107,16 @@ def show_task(out: Output, view: View) -> None:
             out.value(view[name], "  ")
 
 
-def describe_attempt(attempt: View, most: Any) -> str:
-    """The latest attempt of at most so many, in one line."""
+def describe_attempt(view: View) -> str:
+    """The task's latest attempt of at most so many, in one line; its lease while it holds one."""
+    attempt, most = view.get("attempt") or {}, (view.get("retry") or {}).get("maxAttempts")
     if not attempt:
         return f"none yet, at most {most}"
     words = [f"number {attempt.get('number')} of at most {most}"]
     words += [f"on {attempt['workerId']}"] if attempt.get("workerId") else []
     words += [str(attempt["effectSafety"])] if attempt.get("effectSafety") else []
-    words += [f"lease until {moment(attempt['leaseExpiresAt'])}"] if attempt.get("leaseExpiresAt") else []
+    holds = view.get("status") == "running" and attempt.get("leaseExpiresAt")
+    words += [f"lease until {moment(attempt['leaseExpiresAt'])}"] if holds else []
     return ", ".join(words)
 
 

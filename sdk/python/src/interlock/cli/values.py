@@ -137,6 +137,8 @@ def read_tags(given: Sequence[str]) -> dict[str, str]:
 def read_type(given: str, version: int | None) -> tuple[str, int | None]:
     """(type, version): `group/name@2` is understood as both, as tables show them; what else is wrong the service says."""
     match = VERSIONED.fullmatch(given)
+    if match is None and "@" in given:  # no type holds an @, and the service's words for that name no version
+        bad("TYPE", f"{given!r} ends in no version: a version is a whole number, as in group/name@2; without @ it is 1")
     if match is None:
         return given, version
     told = int(match["version"])

@@ -43,10 +43,13 @@ def run_worker(
     logging.getLogger("interlock").setLevel(logging.DEBUG if session.verbose else logging.INFO)
     worker = load_worker(target)
     told = {"workerId": worker.worker_id, "instanceId": worker.instance_id, "pool": worker.pool, "process": os.getpid()}
-    session.out.notice(f"worker {worker.worker_id} runs as process {os.getpid()}; Ctrl-C drains it")
-    if session.out.json:
-        session.out.record({"kind": "started", **told})
-    worker.run()
+
+    def begun() -> None:
+        session.out.notice(f"worker {worker.worker_id} runs as process {os.getpid()}; Ctrl-C drains it")
+        if session.out.json:
+            session.out.record({"kind": "started", **told})
+
+    worker._serve(begun)  # noqa: SLF001 (run(), which tells nobody that it has begun)
     session.out.notice(f"worker {worker.worker_id} has ended; everything is reported or given back")
     if session.out.json:
         session.out.record({"kind": "stopped", **told})
