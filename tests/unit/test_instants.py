@@ -185,6 +185,21 @@ def test_names_and_both_sundays() -> None:
     assert upcoming("0 0 * * mon-fri", "UTC", "2026-01-02T00:00Z", 2) == ["01-05 00:00", "01-06 00:00"]
 
 
+def test_a_range_of_one_is_that_one_whatever_its_step() -> None:
+    """As in the crontab manual; `a/n` alone goes on to the end of the field."""
+    start = "2026-01-01T00:00Z"
+    for ranged, plain in (
+        ("57-57/2 5 * * *", "57 5 * * *"),
+        ("0 20-20/2,8 * * *", "0 20,8 * * *"),
+        ("0 0 * mar-MAR/3 *", "0 0 * 3 *"),
+        ("0 0 * * 2-2/2", "0 0 * * 2"),
+    ):
+        assert upcoming(ranged, "UTC", start, 5) == upcoming(plain, "UTC", start, 5)
+    assert upcoming("50/5 5 * * *", "UTC", start, 3) == ["01-01 05:50", "01-01 05:55", "01-02 05:50"]
+    with pytest.raises(NoRule):
+        cron("9-9/0 * * * *", "UTC")
+
+
 def test_either_day_field_unless_one_starts_with_a_star() -> None:
     def count(expression: str) -> int:
         year = takewhile(lambda instant: instant.year == 2026, cron(expression, "UTC").after(at("2025-12-31T23:59Z")))

@@ -48,6 +48,7 @@ def _field(names: str | None) -> re.Pattern[str]:
     return re.compile(rf"{term}(?:,{term})*")
 
 
+_ONE = re.compile(r"(?P<one>[0-9A-Z]+)-(?P=one)/0*[1-9][0-9]*")
 _SHAPES = (_field(None), _field(None), _field(None), _field(_MONTHS), _field(_DAYS))
 
 
@@ -120,7 +121,7 @@ def cron(expression: str, time_zone: str) -> Cron:
     for name, shape, text in zip(_FIELDS, _SHAPES, fields, strict=True):
         if shape.fullmatch(text) is None:
             raise NoRule(f"the {name} field {text[:40]!r} is not made of numbers, names, '*', '-', ',' and '/'")
-    found = Cron(" ".join(fields), zone(time_zone))
+    found = Cron(" ".join(_plain(text) for text in fields), zone(time_zone))
     try:
         next(_walk(found.expression, datetime(2000, 1, 1)))  # noqa: DTZ001  # a local time, as all that is walked through
     except CronSimError as error:
@@ -129,6 +130,11 @@ def cron(expression: str, time_zone: str) -> Cron:
     except StopIteration:
         raise NoRule("the cron expression names a date that never comes") from None
     return found
+
+
+def _plain(field: str) -> str:
+    """The field with `a-a/n` written as `a`, which it means; `cronsim` takes it for `a/n`, which goes on to the end."""
+    return ",".join(match["one"] if (match := _ONE.fullmatch(term)) else term for term in field.split(","))
 
 
 def zone(name: str) -> ZoneInfo:
