@@ -10,7 +10,7 @@ import pytest
 
 from interlock_core import claims
 from support.clock import Clock
-from support.play import Play, ids
+from support.play import Play, ids, refused
 
 
 async def post(play: Play, path: str, body: str) -> httpx.Response:
@@ -195,3 +195,46 @@ async def test_a_defect_of_the_claim_does_not_cost_the_completions_their_answer(
     assert (answer.status_code, answer.json()["completions"][0]["taskStatus"]) == (200, "succeeded")
     assert answer.json()["claim"]["error"]["code"] == "INTERNAL"
     assert "the claim beside 1 completions failed" in caplog.text
+
+
+DOUBLED = [
+    ('"outcome": "failed", "error": {"code": "BAD"}, "outcome": "cancelled"', "/outcome"),
+    ('"outcome": "succeeded", "result": 1, "result": 2', "/result"),
+    ('"outcome": "suspended", "wait": {"name": "w", "afterSeconds": 1, "afterSeconds": 9}', "/wait/afterSeconds"),
+]
+
+
+@pytest.mark.parametrize(("fields", "place"), DOUBLED)
+async def test_an_item_that_says_a_thing_twice_is_refused_alone(play: Play, fields: str, place: str) -> None:
+    """Which of the two was meant is not known."""
+    await play.submit()
+    await play.submit()
+    one, other = await play.claim(slots=2)
+    doubled = json.dumps(ids(one))[:-1] + f", {fields}}}"
+    sound = json.dumps({**ids(other), "outcome": "succeeded", "result": 1})
+    answer = await play.http.worker.post("/v1/attempts/complete", content=f'{{"completions": [{doubled}, {sound}]}}')
+    assert answer.status_code == 200, answer.text
+    first, second = answer.json()["completions"]
+    assert (first["attemptId"], refused(first)) == (one["attemptId"], "INVALID_JSON")
+    assert first["error"]["errors"][0]["pointer"] == f"/completions/0{place}"
+    assert second["taskStatus"] == "succeeded"
+    path = f"/v1/tasks/{one['taskId']}/attempts/{one['attemptId']}/complete"
+    alone = await play.http.worker.post(path, content=doubled)
+    assert (alone.status_code, alone.json()["code"]) == (400, "INVALID_JSON")
+    assert (await play.complete(one))["taskStatus"] == "succeeded"
+
+
+async def test_a_batch_that_stands_twice_is_not_taken_for_the_last(play: Play) -> None:
+    attempt = await play.run()
+    item = json.dumps({**ids(attempt), "outcome": "succeeded", "result": 1})
+    answer = await play.http.worker.post("/v1/attempts/complete", content=f'{{"completions": [{item}], "completions": []}}')
+    assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_JSON")
+    assert answer.json()["errors"][0]["pointer"] == "/completions"
+
+
+async def test_texts_in_which_a_key_stands_twice_are_taken(play: Play) -> None:
+    attempt = await play.run()
+    error = '{"code": "BAD", "message": "m", "details": {"a": 1, "a": 2}, "code": "WORSE"}'
+    item = json.dumps(ids(attempt))[:-1] + f', "outcome": "failed", "error": {error}}}'
+    answer = await play.http.worker.post("/v1/attempts/complete", content=f'{{"completions": [{item}]}}')
+    assert answer.json()["completions"][0]["taskStatus"] == "failed"

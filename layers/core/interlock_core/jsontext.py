@@ -55,7 +55,29 @@ def _any_integer(text: str) -> int:
     return int(text) if len(text) <= MAX_DIGITS else 0  # whoever reads it strictly refuses it
 
 
-_lenient = JSONDecoder(parse_int=_any_integer)
+class Doubled(dict[str, Any]):
+    """An object in which the key `name` stands twice, leniently read: the last value counts, where it is taken at all."""
+
+    name: str
+
+
+def _any_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) == len(pairs):
+        return made
+    twice, seen = Doubled(made), set[str]()
+    twice.name = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+    return twice
+
+
+def doubled(value: Any, pointer: str) -> InvalidJson | None:
+    """The refusal of a leniently read object in which a key stands twice."""
+    if not isinstance(value, Doubled):
+        return None
+    return InvalidJson(f"the key {clean(value.name)[:80]!r} stands twice in one object", f"{pointer}/{escape(value.name)}")
+
+
+_lenient = JSONDecoder(parse_int=_any_integer, object_pairs_hook=_any_object)
 
 
 def text_of(body: bytes) -> str:
@@ -88,13 +110,16 @@ def parse(text: str, pointer: str = "") -> Any:
 def parse_leniently(text: str) -> tuple[Any, str]:
     """The value of a batch of reports, in which a broken value rule concerns one item alone, and the text to cut it from.
 
-    Raises InvalidJson only where the text cannot be cut into items at all.
+    Raises InvalidJson only where the text cannot be cut into items at all, or not in one way alone.
     """
     text = _shallow(text, MAX_DEPTH + 8)
     try:
-        return _lenient.decode(text), text
+        value = _lenient.decode(text)
     except json.JSONDecodeError as error:
         raise InvalidJson(f"{error.msg} at line {error.lineno} column {error.colno}") from None
+    if (twice := doubled(value, "")) is not None:
+        raise twice
+    return value, text
 
 
 def _shallow(text: str, limit: int) -> str:

@@ -41,6 +41,9 @@ def item(model: type[Ids], value: Any, text: str, pointer: str) -> Item:
         return Item(None, None, {}, InvalidRequest("the item must be a JSON object", pointer))
     given = value.get("attemptId")
     shown = jsontext.clean(given)[:255] if isinstance(given, str) else None
+    twice = jsontext.doubled(value, pointer) or jsontext.doubled(value.get("wait"), f"{pointer}/wait")
+    if twice is not None:  # a result in which one does ends its task, and texts are taken as they come
+        return Item(shown, None, {}, twice)
     try:
         return Item(shown, model.model_validate(value), jsontext.members(text))
     except ValidationError as error:
