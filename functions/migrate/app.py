@@ -26,6 +26,7 @@ from interlock_core.errors import Unavailable
 from interlock_core.keys import bootstrap
 from interlock_core.migrate import Connection, hash_folder, hashes_until, migrate
 from interlock_core.settings import Settings
+from interlock_core.wire.operator import NewProject
 
 log = logging.getLogger("interlock.migrate")
 
@@ -46,10 +47,12 @@ async def run(database: Database, _settings: Settings) -> dict[str, Any]:
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """The Lambda entry point."""
-    if "keysFor" in event:
-        return {"keys": asyncio.run(_make_keys(str(event["keysFor"])))}
     if "RequestType" not in event:
-        return {"applied": _migrate(context)}
+        if set(event) - {"keysFor"}:
+            raise ValueError(f'{sorted(event)} is not understood: {{}} migrates, {{"keysFor": "project"}} makes first keys')
+        if not event:
+            return {"applied": _migrate(context)}
+        return {"keys": asyncio.run(_make_keys(NewProject.model_validate({"name": event["keysFor"]}).name))}
     try:
         status, told = "SUCCESS", _follow(event, context)
     except Exception as error:

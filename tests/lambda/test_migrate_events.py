@@ -216,6 +216,25 @@ def test_the_first_keys_are_made_beside_the_database(function: ModuleType, empty
         assert connection.execute("SELECT count(*) FROM keys").fetchone() == (5,)
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"keysFor": None},
+        {"keysFor": ""},
+        {"keysFor": "My Shop"},
+        {"keysFor": ["shop"]},
+        {"keysfor": "shop"},
+        {"keysFor": "shop", "x": 1},
+    ],
+)
+def test_a_call_by_hand_that_is_mistyped_does_nothing(function: ModuleType, empty_url: str, event: dict[str, Any]) -> None:
+    function.handler({}, Context())
+    with pytest.raises(ValueError, match=r"keysFor|name"):
+        function.handler(event, Context())
+    with psycopg.connect(empty_url, autocommit=True) as connection:
+        assert connection.execute("SELECT count(*) FROM projects").fetchone() == (0,)
+
+
 def test_statements_outside_a_transaction_are_resumed(empty_url: str, tmp_path: Path) -> None:
     (tmp_path / "0001_table.sql").write_text(
         "CREATE TABLE big (id integer, word text); INSERT INTO big VALUES (1, 'a'), (1, 'b');"
