@@ -15,6 +15,7 @@ import pytest
 
 from interlock import ApiError, Client, ConfigurationError, TaskProducer, Unreachable
 from interlock.backoff import LONGEST_RETRY_AFTER
+from interlock.cli.profiles import read_profiles
 from sdk.conftest import KEY, Answer, ScriptedServer, Seen
 
 TASK = {"id": "t-1", "type": "demo/hello", "schemaVersion": 1, "status": "queued", "settled": False}
@@ -177,9 +178,12 @@ def test_url_and_key_come_from_arguments_environment_and_profile(monkeypatch: py
     assert (Client().url, Client()._key.reveal()) == ("https://home.example", "il_home")
     with pytest.raises(ConfigurationError, match="no profile 'work'"):
         Client(profile="work")
-    (folder / "profiles.json").write_text("{")
-    with pytest.raises(ConfigurationError, match="cannot be read"):
-        Client()
+    for broken in ("{", "[" * 100_000):
+        (folder / "profiles.json").write_text(broken)
+        with pytest.raises(ConfigurationError, match="cannot be read"):
+            Client()
+        with pytest.raises(ConfigurationError, match="cannot be read"):
+            read_profiles()
 
 
 def submit_fifty(client: Client, answers: multiprocessing.Queue[object]) -> None:

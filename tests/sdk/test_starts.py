@@ -64,7 +64,12 @@ def test_b54_a_row_ends_with_a_longer_life_or_a_drain(tmp_path: Path, moved: Clo
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"instanceId": 1, "at": "x"}', '{"instanceId": "i", "at": 1e400, "row": 1, "delay": 0}']
+    "text",
+    [
+        *("", "{", "[]", "[" * 4096, '{"instanceId": 1, "at": "x"}', '{"instanceId": "i", "at": 1e400, "row": 1, "delay": 0}'),
+        '{"instanceId": "i", "at": 0, "row": Infinity, "delay": Infinity}',
+    ],
+    ids=lambda text: text[:60],
 )
 def test_a_note_that_nobody_understands_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / starts.NAME).write_text(text)

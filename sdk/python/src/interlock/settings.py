@@ -85,7 +85,7 @@ def read_profile(name: str | None = None) -> dict[str, Any]:
         stored = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         stored = {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path} cannot be read ({type(error).__name__}); correct or remove it") from None
     entry = stored.get(chosen or "default") if isinstance(stored, dict) else None
     if isinstance(entry, dict):

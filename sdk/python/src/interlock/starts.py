@@ -41,7 +41,7 @@ def note_start(folder: Path, instance_id: str) -> Start:
     """Note this start in the folder. Where that cannot be read or written, it is the first of a row."""
     now = time.time()
     before, row = None, 0
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         told = json.loads((folder / NAME).read_bytes()[:4096])
         before = told["instanceId"] if isinstance(told["instanceId"], str) else None
         if abs(now - told["at"]) < SOON + told["delay"]:

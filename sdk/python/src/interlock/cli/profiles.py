@@ -21,7 +21,7 @@ def read_profiles() -> dict[str, Any]:
         stored = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path} cannot be read ({type(error).__name__}); correct or remove it") from None
     if not isinstance(stored, dict):
         raise ConfigurationError(f"{path} holds no profiles; correct or remove it")
