@@ -240,9 +240,8 @@ async def test_b44_keys_made_in_one_instant_are_each_listed_once(http: Http, dat
         if cursor is None:
             break
         await http.make_key("metrics")  # newer: it belongs before what was read already
-        await run_sql(
-            database, "DELETE FROM keys WHERE id = %s AND kind = 'metrics'", page["items"][-1]["id"]
-        )  # the anchor itself goes
+        last = page["items"][-1]["id"]  # the anchor itself goes
+        await run_sql(database, "DELETE FROM keys WHERE id = %s AND kind = 'metrics'", last)
     assert cursor is None
     assert sorted(seen) == sorted(wanted)
 
