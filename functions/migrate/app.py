@@ -18,13 +18,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import psycopg
-
 from interlock_core.address import Address
 from interlock_core.db import Database
 from interlock_core.errors import Unavailable
 from interlock_core.keys import bootstrap
-from interlock_core.migrate import Connection, hash_folder, hashes_until, migrate
+from interlock_core.migrate import Connection, Unreachable, hash_folder, hashes_until, migrate
 from interlock_core.settings import Settings
 from interlock_core.wire.operator import NewProject
 
@@ -98,7 +96,7 @@ def _follow(event: dict[str, Any], context: Any) -> str:
         )
     try:
         applied = _migrate(context)
-    except (psycopg.OperationalError, Unavailable):
+    except (Unreachable, Unavailable):
         # The code went back before its resource does. From a state that it does not know it comes back from a newer one: there
         # is nothing to apply, and a stack that cannot go back because its database is away would be stuck.
         before = event.get("OldResourceProperties", {}).get("Hash", "")

@@ -42,6 +42,8 @@ class MigrationError(RuntimeError):
 
 
 Connection = psycopg.Connection[tuple[object, ...]]
+#: What the driver raises where the database is away: the deployment's function knows this module and no driver.
+Unreachable = psycopg.OperationalError
 
 #: A server that is away, or falls silent, is noticed within these many seconds; what it works on may take as long as it likes.
 _CONNECT = "connect_timeout=10 tcp_user_timeout=20000 keepalives_idle=10 keepalives_interval=5 keepalives_count=3"
