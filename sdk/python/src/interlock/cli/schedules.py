@@ -174,10 +174,10 @@ def delete(session: Session, name: Name, owner: Owner = None) -> None:
     answer = session.client(*READERS).request("DELETE", path_of("schedules", name), params={"owner": owner})
     if session.out.json:
         session.out.document(answer)
-    else:
+    elif not answer.get("duplicate"):
         session.out.lines(f"{name} is gone")
     if answer.get("duplicate"):
-        session.out.notice("there was none" + ("" if owner else "; one that a worker brought is named with --owner"))
+        session.out.notice(f"there was no {name}" + ("" if owner else "; one that a worker brought is named with --owner"))
 
 
 def pause(session: Session, name: Name, owner: Owner = None) -> None:

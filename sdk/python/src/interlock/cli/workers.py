@@ -84,7 +84,7 @@ def remove(session: Session, worker_id: WorkerId) -> None:
     answer = session.client("operator").request("DELETE", path_of("workers", worker_id))
     if session.out.json:
         session.out.document(answer)
-    else:
+    elif not answer.get("duplicate"):
         session.out.lines(f"{worker_id} removed")
     if answer.get("duplicate"):
-        session.out.notice("it was gone before; nothing changed")
+        session.out.notice(f"there was no registration of {worker_id}; nothing changed")
