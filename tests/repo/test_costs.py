@@ -48,3 +48,18 @@ def test_the_idle_bill_follows_from_the_named_prices() -> None:
     assert {profile: abs(total - float(stated[profile])) < 0.02 for profile, total in totals.items()} == dict.fromkeys(
         totals, True
     ), totals
+
+
+def last_number(cell: str) -> float:
+    """What a cell comes to."""
+    return float(re.findall(r"[\d.]+", cell)[-1])
+
+
+def test_the_bill_of_tasks_follows_from_the_named_prices() -> None:
+    price = prices()
+    for tasks, units in ((10_000, 0.0), (10_000_000, 1.5)):
+        singly, batches, database = map(last_number, row(f"{tasks:,}"))
+        for calls, stated in ((2.2 * tasks, singly), (0.05 * tasks, batches)):
+            total = calls * (price["api"] + price["call"]) / 1e6 + calls * 0.03 * 0.5 * price["gbs"]
+            assert abs(total - stated) < 0.01, (tasks, total)
+        assert abs(10 * tasks / 1e6 * price["io"] + units * HOURS * price["acu"] - database) < 0.01, tasks
