@@ -188,9 +188,9 @@ class Broadcaster:
     def _offer(self) -> None:
         """Tells of ready work, of everything at once that was heard meanwhile: many hints of one group cost one turn of wakes."""
         now = asyncio.get_running_loop().time()
-        for group, count in self._offers.items():
+        offers, self._offers = self._offers, {}
+        for group, count in offers.items():
             self.timetable.offered(group, count, now)
-        self._offers.clear()
 
     def _cancel(self, project: str, worker_id: str, instance_id: str, task_id: str, attempt_id: str) -> None:
         for connection in self._instances.get((project, worker_id, instance_id), ()):

@@ -14,6 +14,7 @@ from sdk.live import Live, wait_until
 
 Json = dict[str, Any]
 Lie = Callable[[Json], Any]
+REFUSAL = {"code": "STALE_ATTEMPT", "status": 409, "retryable": False, "detail": "the attempt is not current"}
 
 
 class Between:
@@ -135,6 +136,10 @@ def test_durations_that_are_none_are_survived(live: Live, between: Between, seco
         pytest.param(
             lambda answer: {**answer, "completions": [{**item, "attemptId": "x"} for item in answer["completions"]]},
             id="another's",
+        ),
+        pytest.param(
+            lambda answer: {**answer, "completions": [{"attemptId": "x", "error": REFUSAL} for _ in answer["completions"]]},
+            id="another's refusal",
         ),
     ],
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from json.decoder import JSONDecoder
 from typing import Any
 
@@ -65,8 +66,8 @@ def _any_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) == len(pairs):
         return made
-    twice, seen = Doubled(made), set[str]()
-    twice.name = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+    twice = Doubled(made)
+    twice.name = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
     return twice
 
 

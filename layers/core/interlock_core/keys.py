@@ -234,7 +234,8 @@ async def mint(database: Database, request: Any, project: str | None, created_by
         raise NotFound(f"there is no project {project}") from None
     if rows:
         return {**_view(rows[0]), "key": key, "duplicate": False}
-    return await _made_before(database, project, request.idempotency_key, request_hash)
+    (row,) = await _made_before(database, project, request.idempotency_key)
+    return _told_again(row, request_hash)
 
 
 def _view(row: Any) -> dict[str, Any]:
@@ -299,25 +300,24 @@ async def rotate(database: Database, caller: Key, key_id: str, request: Rotate) 
             )
         )
     except Refused as refused:
-        if request.idempotency_key is not None and await _find_made(database, caller.project, request.idempotency_key):
-            return await _made_before(database, caller.project, request.idempotency_key, request_hash)
+        if made := await _made_before(database, caller.project, request.idempotency_key):
+            return _told_again(made[0], request_hash)
         if str(refused) == "REVOKED":
             raise KeyRevoked(f"the key {key_id} was revoked; a rotation would bring it back") from None
         advice = "Make a new key: POST /v1/keys."
         raise InvalidRequest(f"the key {key_id} has expired; a rotation would bring it back", next=advice) from None
     if rows:
         return {**_view(rows[0]), "key": key, "duplicate": False}
-    return await _made_before(database, caller.project, request.idempotency_key, request_hash)
+    (row,) = await _made_before(database, caller.project, request.idempotency_key)
+    return _told_again(row, request_hash)
 
 
-async def _find_made(database: Database, project: str | None, idempotency_key: str | None) -> list[Any]:
+async def _made_before(database: Database, project: str | None, idempotency_key: str | None) -> list[Any]:
+    """The one key that this idempotency key has made, or none."""
     return await database.one(sql.find_by_idempotency_key(project=project or "", idempotency_key=idempotency_key))
 
 
-async def _made_before(
-    database: Database, project: str | None, idempotency_key: str | None, request_hash: bytes
-) -> dict[str, Any]:
-    (row,) = await _find_made(database, project, idempotency_key)
+def _told_again(row: Any, request_hash: bytes) -> dict[str, Any]:
     if bytes(row.request_hash) != request_hash:
         raise IdempotencyConflict(f"the idempotency key made key {row.id} from another request")
     return {**_view(row), "duplicate": True}

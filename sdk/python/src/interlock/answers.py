@@ -100,8 +100,9 @@ def read_verdicts(answer: Mapping[str, Any], name: str, attempt_ids: Sequence[st
     found: list[Mapping[str, Any] | None] = []
     for place, attempt_id in enumerate(attempt_ids):
         verdict = told[place] if place < len(told) else None
-        meant = isinstance(verdict, Mapping) and ("error" in verdict or verdict.get("attemptId") == attempt_id)
-        found.append(verdict if meant else None)
+        # A refusal of what could not be read names nobody.
+        named = verdict.get("attemptId", attempt_id if "error" in verdict else None) if isinstance(verdict, Mapping) else None
+        found.append(verdict if named == attempt_id else None)
     return found
 
 
