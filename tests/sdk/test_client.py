@@ -6,6 +6,8 @@ import logging
 import multiprocessing
 import os
 import pickle
+import socket
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -17,6 +19,7 @@ from interlock import ApiError, Client, ConfigurationError, TaskProducer, Unreac
 from interlock.backoff import LONGEST_RETRY_AFTER
 from interlock.cli.profiles import read_profiles
 from sdk.conftest import KEY, Answer, ScriptedServer, Seen
+from support.waiting import wait_until
 
 TASK = {"id": "t-1", "type": "demo/hello", "schemaVersion": 1, "status": "queued", "settled": False}
 
@@ -133,6 +136,16 @@ def test_a_url_that_cannot_work_is_refused_at_once(url: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Client(url, KEY)
     assert "pw" not in str(caught.value)
+
+
+def test_a_pause_that_takes_too_long_hides_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens on it
+        client = Client(f"http://127.0.0.1:{taken.getsockname()[1]}", KEY)
+        over = time.monotonic() + 2
+        monkeypatch.setattr(Client, "_pause", lambda *_: wait_until(lambda: time.monotonic() > over))  # a busy machine
+        with pytest.raises(Unreachable, match="refused"):
+            client.request("GET", "/v1/config", timeout=2)
 
 
 def test_b68_keys_are_in_no_text(scripted: ScriptedServer, caplog: pytest.LogCaptureFixture) -> None:

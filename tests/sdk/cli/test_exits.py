@@ -126,7 +126,7 @@ def test_a_service_that_is_down_says_what_to_do(run_here: RunHere) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nobody listens on it
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        done = run_here("tasks", "list", "--url", url, "--key", KEY, "--patience", "0.1", "--json", expect=3)
+        done = run_here("tasks", "list", "--url", url, "--key", KEY, "--patience", "2", "--json", expect=3)
     assert "Nothing listens there: start the service" in done.err
     assert done.json["error"]["next"] in done.err
 

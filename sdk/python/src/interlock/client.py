@@ -140,8 +140,8 @@ class Client:
             if time.monotonic() + delay >= deadline or (stop is not None and stop()):
                 raise last from None
             log.debug("asking again in %.2f s: %s %s: %s", delay, method, path, last)
-            if not self._pause(delay, stop):
-                raise last from None
+            if not self._pause(delay, stop) or time.monotonic() >= deadline:
+                raise last from None  # which says what was wrong; a try without time would only say that there was none
 
     def send(
         self,
