@@ -7,7 +7,7 @@ from typing import Any
 from interlock_core import claims
 from interlock_core.entry import lambda_handler
 from interlock_core.http import Call, api, endpoint
-from interlock_core.wire.worker import Claim
+from interlock_core.wire.claim import Claim
 
 
 @endpoint("POST", "/v1/claims", keys=("task-worker",), body=Claim)

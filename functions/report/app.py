@@ -7,17 +7,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from interlock_core import attempts, children, claims, jsontext, reports, steps
+from interlock_core import attempts, claims, jsontext, reports, steps
 from interlock_core.entry import lambda_handler
 from interlock_core.errors import Internal, InvalidRequest, Problem
 from interlock_core.http import Call, api, endpoint
 from interlock_core.wire import cursors
-from interlock_core.wire.children import ChildSubmit
+from interlock_core.wire.claim import Claim
 from interlock_core.wire.fields import Tolerant, problem
 from interlock_core.wire.queries import query
-from interlock_core.wire.worker import (
+from interlock_core.wire.reports import (
     Beat,
-    Claim,
     Complete,
     Completion,
     Giveback,
@@ -125,6 +124,9 @@ async def store_step(call: Call) -> dict[str, Any]:
 @endpoint("POST", "/v1/tasks/{taskId}/attempts/{attemptId}/children", keys=WORKER, body=Single)
 async def spawn_child(call: Call) -> dict[str, Any]:
     """Submit a child of the running attempt, once per name."""
+    from interlock_core import children  # noqa: PLC0415  # all that a submit is made of, which no other report needs
+    from interlock_core.wire.children import ChildSubmit  # noqa: PLC0415
+
     item = _one(call, ChildSubmit)
     return await children.spawn(call.database, call.settings, call.key, item.model, item.text["input"])
 

@@ -14,8 +14,8 @@ from .ids import new_id
 from .keys import Key
 from .settings import Settings
 from .views import raw
+from .wire.claim import Claim
 from .wire.times import when
-from .wire.worker import Claim
 
 claim_sql = statements("claim")
 expire_sql = statements("expire")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
@@ -18,7 +18,9 @@ from .views import raw
 from .wire import cursors
 from .wire.fields import check_size
 from .wire.times import when
-from .wire.worker import StepReport
+
+if TYPE_CHECKING:  # a claim reads no report
+    from .wire.reports import StepReport
 
 sql = statements("steps")
 store_sql = statements("store_step")

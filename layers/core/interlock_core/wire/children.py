@@ -6,7 +6,7 @@ from typing import Any
 
 from .fields import Identifier, SchemaVersion, TaskType
 from .producer import Once, Options
-from .worker import Ids
+from .reports import Ids
 
 
 class ChildSubmit(Options, Once, Ids):

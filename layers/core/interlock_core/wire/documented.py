@@ -7,8 +7,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from .children import ChildSubmit
+from .claim import Claim
 from .fields import Id, Tolerant
-from .worker import Beat, Claim, Complete, Completion, Giveback, Heartbeat, Release, StepReport
+from .reports import Beat, Complete, Completion, Giveback, Heartbeat, Release, StepReport
 
 
 class ReportError(Tolerant):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from .answers import Kind, Shown, Uuid, When, WorkerState
-from .worker import EffectSafety
+from .claim import EffectSafety
 
 
 class ServedType(Shown):

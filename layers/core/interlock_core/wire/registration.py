@@ -1,4 +1,4 @@
-"""Bodies of a worker's registration (protocol.md §8), apart from `worker`: who claims and reports need not import them."""
+"""Bodies of a worker's registration (protocol.md §8), apart from `claim`: who claims need not import them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from .claim import Handler, Slots
 from .fields import Identifier, PositiveSeconds, Seconds, Tolerant
 from .producer import Attempts, Jitter, LeaseSeconds, Multiplier
+from .reports import Text
 from .schedules import RegisteredSchedule
-from .worker import Handler, Slots, Text
 
 
 class RegisteredHandler(Handler):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from .answers import Failure, Shown, Status, Uuid, When
-from .worker import EffectSafety
+from .claim import EffectSafety
 
 
 class StepOutline(Shown):

@@ -1,7 +1,4 @@
-"""Bodies of worker calls (protocol.md §5). Unknown fields are ignored; items of a batch are validated one by one.
-
-What every claim and report imports: registrations and children, with all that they may carry, are in `registration`.
-"""
+"""Bodies of a worker's reports (protocol.md §5). Unknown fields are ignored; items of a batch are validated one by one."""
 
 from __future__ import annotations
 
@@ -10,42 +7,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from .fields import (
-    Id,
-    Identifier,
-    Instant,
-    PathName,
-    SchemaVersion,
-    Seconds,
-    TaskType,
-    Tolerant,
-)
+from .claim import EffectSafety
+from .fields import Id, Identifier, Instant, PathName, Seconds, Tolerant
 
-EffectSafety = Literal["pure", "idempotent", "non-idempotent"]
-Slots = Annotated[int, Field(ge=1, le=10_000)]
 Text = Annotated[str, Field(max_length=1_000_000)]
-
-
-class Handler(Tolerant):
-    """What a claim serves."""
-
-    type: TaskType
-    schema_version: SchemaVersion
-    effect_safety: EffectSafety
-    slots: Slots | None = None
-    reconciles: bool = False
-
-
-class Claim(Tolerant):
-    """POST /v1/claims, and the `claim` of a completion."""
-
-    worker_id: PathName
-    instance_id: Identifier
-    claim_id: Identifier
-    pool: Identifier = "default"
-    slots: Annotated[int, Field(ge=1, le=100)]
-    handlers: Annotated[list[Handler], Field(min_length=1, max_length=200)]
-    wait_seconds: Seconds | None = None
 
 
 class Ids(Tolerant):
