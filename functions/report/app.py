@@ -5,26 +5,15 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from pydantic import ValidationError
-
 from interlock_core import attempts, claims, jsontext, reports, steps
 from interlock_core.entry import lambda_handler
 from interlock_core.errors import Internal, InvalidRequest, Problem
 from interlock_core.http import Call, api, endpoint
 from interlock_core.wire import cursors
 from interlock_core.wire.claim import Claim
-from interlock_core.wire.fields import Tolerant, problem
 from interlock_core.wire.queries import query
-from interlock_core.wire.reports import (
-    Beat,
-    Complete,
-    Completion,
-    Giveback,
-    Heartbeat,
-    Ids,
-    Release,
-    StepReport,
-)
+from interlock_core.wire.reports import Beat, Complete, Completion, Giveback, Heartbeat, Ids, Release, StepReport
+from interlock_core.wire.structs import Body
 
 log = logging.getLogger("interlock.http")
 
@@ -58,9 +47,7 @@ async def complete(call: Call) -> dict[str, Any]:
     if call.body.claim is not None:
         try:
             asked = jsontext.parse(jsontext.members(call.text)["claim"], "/claim")  # a claim is no report: strictly
-            answer["claim"] = await claims.claim(call.database, call.settings, call.key, Claim.model_validate(asked))
-        except ValidationError as error:
-            answer["claim"] = {"error": problem(error, "/claim").body()}
+            answer["claim"] = await claims.claim(call.database, call.settings, call.key, Claim.read(asked, "/claim"))
         except Problem as refusal:  # the outcomes are stored: their answer must not be lost over the claim
             answer["claim"] = {"error": refusal.body()}
         except Exception:  # nor over a defect
@@ -82,7 +69,7 @@ async def release(call: Call) -> dict[str, Any]:
     return {"attempts": await attempts.release_claim(call.database, call.key, body.worker_id, body.instance_id, body.claim_id)}
 
 
-def _single(call: Call, model: type[Ids]) -> list[reports.Item]:
+def _single(call: Call, model: type[reports.Report]) -> list[reports.Item]:
     """The one item of a single form: the path's ids stand in for absent ones and must not contradict those given."""
     value = dict(call.value)
     for name in ("taskId", "attemptId"):
@@ -91,7 +78,7 @@ def _single(call: Call, model: type[Ids]) -> list[reports.Item]:
     return [reports.item(model, value, call.text, "")]
 
 
-class Single(Tolerant):
+class Single(Body):
     """The body of a single form; its fields are those of one item."""
 
 
@@ -149,7 +136,7 @@ async def attempt_signals(call: Call) -> dict[str, Any]:
     return await steps.signals_page(call.database, *await _held(call))
 
 
-def _one(call: Call, model: type[Ids]) -> reports.Item:
+def _one(call: Call, model: type[reports.Report]) -> reports.Item:
     (item,) = _single(call, model)
     if item.refusal is not None:
         raise item.refusal
@@ -165,11 +152,7 @@ async def _held(call: Call) -> tuple[steps.Reader, str | None, int]:
     fence = headers.get("x-fence", "")
     if not (fence.isascii() and fence.isdigit() and len(fence) < 10) or not ids["leaseToken"]:
         raise InvalidRequest("the headers X-Fence and X-Lease-Token must carry the attempt's fence and lease token")
-    try:
-        held = Ids.model_validate(ids | {"fence": int(fence)})
-    except ValidationError as error:
-        raise problem(error) from None
-    reader = steps.Reader(call.key, task_id, reports.fence(held))
+    reader = steps.Reader(call.key, task_id, reports.fence(Ids.read(ids | {"fence": int(fence)})))
     return reader, given.get("cursor", [None])[-1], cursors.page_limit(given.get("limit", [None])[-1])
 
 

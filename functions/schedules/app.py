@@ -9,9 +9,9 @@ from interlock_core.entry import lambda_handler
 from interlock_core.errors import InvalidRequest
 from interlock_core.http import Answer, Call, api, endpoint
 from interlock_core.wire import cursors
-from interlock_core.wire.fields import is_path_name
 from interlock_core.wire.operator import Nothing
 from interlock_core.wire.queries import query
+from interlock_core.wire.rules import is_path_name
 from interlock_core.wire.schedules import Schedule, Trigger
 
 BOTH = ("task-producer", "operator")

@@ -8,9 +8,9 @@ from interlock_core import workers
 from interlock_core.entry import lambda_handler
 from interlock_core.errors import InvalidRequest
 from interlock_core.http import Call, api, endpoint
-from interlock_core.wire.fields import is_path_name
 from interlock_core.wire.operator import Nothing
 from interlock_core.wire.registration import Register
+from interlock_core.wire.rules import is_path_name
 
 WORKER = ("task-worker",)
 

@@ -22,14 +22,8 @@ Reading order:
     fleet, overview, doctor, metrics    what people look at
     hints       "read the truth again", for the stream; `listen` receives them
     http        the edge, once for every function: keys, bodies, problem objects
-    wire/       what comes in, validated; what goes out
+    wire/       what comes in, validated (`rules`: of single fields; `fields`: by pydantic; `structs`: by msgspec); what goes out
     jsontext, canonical, reports        JSON that passes through exactly, and how two requests are compared
     db, pipeline, migrate               the only ones that speak to Postgres
     background, settings, errors, ids, testpoint
 """
-
-import gc
-
-# Hundred thousand objects come with the libraries and stay, and requests leave few cycles behind: with the default of 700 the
-# collector looks for garbage some three hundred times before an environment has answered once, a tenth of its start.
-gc.set_threshold(20_000)

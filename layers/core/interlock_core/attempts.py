@@ -18,7 +18,7 @@ from .errors import InvalidRequest, LimitExceeded, Problem, RateLimited, StaleAt
 from .ids import new_id
 from .keys import Key
 from .states import QUEUED
-from .wire.fields import INLINE_BYTES
+from .wire.rules import INLINE_BYTES
 from .wire.times import when
 
 complete_sql = statements("complete")
@@ -133,7 +133,7 @@ def _outcome(item: reports.Item) -> dict[str, Any]:
         else:
             parts["result"] = canonical(result or "null")
     elif outcome == "suspended":
-        parts["wait"] = model.wait.model_dump(by_alias=True, mode="json", exclude_none=True)
+        parts["wait"] = model.wait.said()
     elif outcome != "cancelled":
         parts |= {"code": code, "message": message, "details": details or ""}
         if outcome == "unknown" and model.step is not None:

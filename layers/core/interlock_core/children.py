@@ -13,7 +13,7 @@ from .ids import new_id
 from .keys import Key
 from .settings import Settings
 from .wire.children import ChildSubmit
-from .wire.fields import check_size
+from .wire.rules import check_size
 
 sql = statements("spawn")
 _encode = msgspec.json.Encoder().encode

@@ -13,7 +13,7 @@ from .keys import Key
 from .settings import Settings
 from .version import VERSION
 from .wire import cursors
-from .wire.fields import INLINE_BYTES, TEXT_BYTES
+from .wire.rules import INLINE_BYTES, TEXT_BYTES
 from .wire.times import when
 
 sql = statements("overview")

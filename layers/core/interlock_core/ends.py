@@ -15,7 +15,7 @@ from . import admission, hints, previous
 from .db import Database, Row, statements
 from .errors import Unavailable
 from .states import CANCELLED, QUEUED, SETTLED, WAITING
-from .wire.fields import INLINE_BYTES
+from .wire.rules import INLINE_BYTES
 
 sql = statements("ends")
 resume_sql = statements("resume")

@@ -17,11 +17,10 @@ import time
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, Self
 from uuid import UUID, uuid4
 
 import msgspec
-from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -44,7 +43,6 @@ from .errors import (
 )
 from .keys import Key, Keyring
 from .settings import Settings
-from .wire.fields import problem
 from .wire.sizes import encoded_bytes, inside_json
 
 log = logging.getLogger("interlock.http")
@@ -97,6 +95,15 @@ class Call:
             raise NotFound(f"there is no object with the id {self.path(name)[:80]!r}") from None
 
 
+class Body(Protocol):
+    """What reads bodies: a model of pydantic's (wire/fields.py) or a struct of msgspec's (wire/structs.py)."""
+
+    @classmethod
+    def read(cls, value: Any, pointer: str = "") -> Self:
+        """The body that `value`, which stands at `pointer`, is. Raises InvalidRequest, which names every broken field."""
+        ...
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """A handler with what the outside sees of it; `openapi` reads the same fields that the edge enforces."""
@@ -104,7 +111,7 @@ class Endpoint:
     method: str
     path: str
     keys: tuple[str, ...]
-    body: type[BaseModel] | None
+    body: type[Body] | None
     status: int
     lenient: bool
     tickets: bool
@@ -126,7 +133,7 @@ def endpoint(
     path: str,
     *,
     keys: tuple[str, ...] = (),
-    body: type[BaseModel] | None = None,
+    body: type[Body] | None = None,
     status: int = 200,
     lenient: bool = False,
     tickets: bool = False,
@@ -264,10 +271,7 @@ async def _read_body(call: Call, target: Endpoint) -> None:
     if not isinstance(value, dict):
         raise InvalidRequest("the body must be a JSON object")
     call.value = value
-    try:
-        call.body = target.body.model_validate(value)
-    except ValidationError as error:
-        raise problem(error) from None
+    call.body = target.body.read(value)
 
 
 def _check_media_type(request: Request) -> None:

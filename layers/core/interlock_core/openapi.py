@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+from msgspec.structs import fields
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 
@@ -77,21 +79,31 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
 
 def _schemas(declared: dict[tuple[str, str], Endpoint]) -> dict[str, Any]:
     models: list[type[BaseModel]] = [ProblemView]
+    structs: list[type[msgspec.Struct]] = []
     for place, operation in OPERATIONS.items():
         body = _body_model(declared[place], operation)
-        models += [m for m in (body, *_answer_models(operation.answer)) if m is not None and m not in models]
-    _, found = models_json_schema([(model, "validation") for model in models], by_alias=True, ref_template=REF)
-    schemas: dict[str, Any] = found["$defs"]
+        if body is not None and issubclass(body, msgspec.Struct):
+            structs.append(body)
+        elif body is not None:
+            models.append(body)
+        models += _answer_models(operation.answer)
+    _, found = models_json_schema([(model, "validation") for model in dict.fromkeys(models)], by_alias=True, ref_template=REF)
+    _, schemas = msgspec.json.schema_components(dict.fromkeys(structs), ref_template=REF.format(model="{name}"))
+    schemas |= found["$defs"]
     return {name: _tidy(schemas[name]) for name in sorted(schemas)}
 
 
 def _tidy(schema: Any) -> Any:
-    """Without the titles that pydantic makes of field names: they say nothing that the name does not."""
+    """Without titles, which say nothing that the name does not, and with patterns that are not Python's own."""
     if isinstance(schema, list):
         return [_tidy(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     tidy = {k: _tidy(v) for k, v in schema.items() if not (k == "title" and isinstance(v, str))}
+    if str(tidy.get("pattern", "")).startswith(r"\A"):
+        pattern = tidy.pop("pattern")[2:-2]
+        if "(?" not in pattern:  # which is Python's as well, or says more than it explains
+            tidy["pattern"] = f"^{pattern}$"
     if isinstance(tidy.get("description"), str):
         tidy["description"] = re.sub(r"\s+", " ", tidy["description"])
     return tidy
@@ -105,7 +117,7 @@ def _answer_models(answer: Any) -> list[type[BaseModel]]:
     return list(answer.__args__)
 
 
-def _body_model(endpoint: Endpoint, operation: Operation) -> type[BaseModel] | None:
+def _body_model(endpoint: Endpoint, operation: Operation) -> Any:
     return operation.body or endpoint.body
 
 
@@ -128,7 +140,11 @@ def _operation(endpoint: Endpoint, operation: Operation) -> dict[str, Any]:
         content: dict[str, Any] = {"schema": {"$ref": REF.format(model=model.__name__)}}
         if operation.example is not None:
             content["example"] = operation.example
-        required = any(field.is_required() for field in model.model_fields.values())
+        required = (
+            any(field.required for field in fields(model))
+            if issubclass(model, msgspec.Struct)
+            else any(field.is_required() for field in model.model_fields.values())
+        )
         found["requestBody"] = {"required": required, "content": {"application/json": content}}
     found["responses"] = _responses(endpoint, operation, bool(names), model is not None)
     return found

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
-
 from . import errors as e
+from .http import Body
 from .states import STATUSES
 from .wire import answers as a
 from .wire import documented as d
@@ -19,7 +18,7 @@ from .wire import operator_answers as o
 from .wire import run_answers as r
 from .wire import schedule_answers as s
 from .wire.cursors import DEFAULT_LIMIT, MAX_LIMIT
-from .wire.fields import TYPE
+from .wire.rules import TYPE
 
 Schema = dict[str, Any]
 _TEXT: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
@@ -48,7 +47,7 @@ class Operation:
     query: tuple[Parameter, ...] = ()
     refusals: tuple[type[e.Problem], ...] = ()
     also: tuple[int, ...] = ()  # further statuses with the same answer
-    body: type[BaseModel] | None = None  # where it shows more than the edge declares
+    body: type[Body] | None = None  # where it shows more than the edge declares
     example: Any = None
 
 

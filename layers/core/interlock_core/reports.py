@@ -5,20 +5,31 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, Self
+from uuid import UUID
 
 import msgspec
-from pydantic import ValidationError
 
 from . import canonical, jsontext
 from .errors import EpochChanged, InvalidJson, InvalidRequest, Problem, StaleAttempt
-from .wire.fields import INLINE_BYTES, TEXT_BYTES, problem
-
-if TYPE_CHECKING:  # a claim reads no report
-    from .wire.reports import Ids
+from .wire.rules import INLINE_BYTES, TEXT_BYTES
 
 MARK = "…[truncated]"
 _encode = msgspec.json.Encoder().encode
+
+
+class Report(Protocol):
+    """What reads a report, and what every report carries: which attempt it is of, and the proof of being the current one."""
+
+    task_id: UUID
+    attempt_id: UUID
+    fence: int
+    lease_token: str
+
+    @classmethod
+    def read(cls, value: Any, pointer: str = "") -> Self:
+        """The report that `value` is. Raises InvalidRequest."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -31,13 +42,13 @@ class Item:
     refusal: Problem | None = None
 
 
-def items(model: type[Ids], values: list[Any], body_text: str, member: str) -> list[Item]:
+def items(model: type[Report], values: list[Any], body_text: str, member: str) -> list[Item]:
     """The items of a batch, each validated by itself and with the raw text of its members."""
     texts = jsontext.elements(jsontext.members(body_text)[member]) if values else []
     return [item(model, value, text, f"/{member}/{index}") for index, (value, text) in enumerate(zip(values, texts, strict=True))]
 
 
-def item(model: type[Ids], value: Any, text: str, pointer: str) -> Item:
+def item(model: type[Report], value: Any, text: str, pointer: str) -> Item:
     """One item; what is wrong with it is told at `pointer`."""
     if not isinstance(value, dict):
         return Item(None, None, {}, InvalidRequest("the item must be a JSON object", pointer))
@@ -47,9 +58,9 @@ def item(model: type[Ids], value: Any, text: str, pointer: str) -> Item:
     if twice is not None:  # a result in which one does ends its task, and texts are taken as they come
         return Item(shown, None, {}, twice)
     try:
-        return Item(shown, model.model_validate(value), jsontext.members(text))
-    except ValidationError as error:
-        return Item(shown, None, {}, problem(error, pointer))
+        return Item(shown, model.read(value, pointer), jsontext.members(text))
+    except InvalidRequest as refusal:
+        return Item(shown, None, {}, refusal)
 
 
 def token(lease_token: str) -> tuple[int, str]:
@@ -59,7 +70,7 @@ def token(lease_token: str) -> tuple[int, str]:
     return number, hashlib.sha256(secret.encode(errors="replace")).hexdigest()
 
 
-def fence(ids: Ids) -> dict[str, Any]:
+def fence(ids: Report) -> dict[str, Any]:
     """What a report proves itself with, as statements take it."""
     epoch, digest = token(ids.lease_token)
     return {"task_id": ids.task_id, "attempt_id": ids.attempt_id, "fence": ids.fence, "token": digest, "epoch": epoch}

@@ -14,8 +14,8 @@ from .ids import new_id
 from .keys import Key
 from .settings import Settings
 from .states import UNKNOWN
-from .wire.fields import check_size
 from .wire.producer import Rerun
+from .wire.rules import check_size
 
 sql = statements("rerun")
 

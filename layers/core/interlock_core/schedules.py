@@ -20,7 +20,7 @@ from .ids import new_id
 from .keys import Key
 from .settings import Settings
 from .views import raw
-from .wire.fields import check_size
+from .wire.rules import check_size
 from .wire.schedules import DEFAULT_ZONE, RULES, Timetable
 from .wire.times import when
 

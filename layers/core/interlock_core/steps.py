@@ -16,7 +16,7 @@ from .errors import InvalidRequest, LimitExceeded, NotFound, Problem
 from .keys import Key
 from .views import raw
 from .wire import cursors
-from .wire.fields import check_size
+from .wire.rules import check_size
 from .wire.times import when
 
 if TYPE_CHECKING:  # a claim reads no report

@@ -27,8 +27,8 @@ from .ids import new_id
 from .keys import Key
 from .settings import Settings
 from .views import task_view
-from .wire.fields import check_size
 from .wire.producer import Submit
+from .wire.rules import check_size
 from .wire.times import when
 
 sql = statements("submit")

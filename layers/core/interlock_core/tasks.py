@@ -25,8 +25,8 @@ from .keys import Key
 from .settings import Settings
 from .states import ENDS
 from .views import raw, task_view
-from .wire.fields import check_size
 from .wire.producer import Resolve
+from .wire.rules import check_size
 from .wire.times import when
 
 sql = statements("tasks")

@@ -12,7 +12,7 @@ from . import canonical, ends
 from .db import Database, statements
 from .errors import IdempotencyConflict, LimitExceeded, NotFound, TaskFinished
 from .states import QUEUED
-from .wire.fields import INLINE_BYTES, check_size
+from .wire.rules import INLINE_BYTES, check_size
 
 if TYPE_CHECKING:  # a claim ends waits and takes no signal
     from .wire.producer import Signal

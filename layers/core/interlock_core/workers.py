@@ -18,8 +18,8 @@ from .errors import InvalidRequest, NotFound, PayloadTooLarge, Unavailable, Work
 from .ids import new_id
 from .keys import Key
 from .settings import Settings
-from .wire.fields import INLINE_BYTES
 from .wire.registration import Register, RegisteredHandler
+from .wire.rules import INLINE_BYTES
 from .wire.times import when
 
 sql = statements("workers")

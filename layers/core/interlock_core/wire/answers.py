@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from .claim import EffectSafety
 from .producer import Concurrency, Trace
+from .structs import EffectSafety
 
 Uuid = Annotated[str, Field(json_schema_extra={"format": "uuid"})]
 When = Annotated[str, Field(json_schema_extra={"format": "date-time"})]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from .fields import Identifier, SchemaVersion, TaskType
+from pydantic import Field
+
+from . import rules
+from .fields import Id, Identifier, SchemaVersion, TaskType, Tolerant
 from .producer import Once, Options
-from .reports import Ids
 
 
-class ChildSubmit(Options, Once, Ids):
+class ChildSubmit(Options, Once, Tolerant):
     """POST …/children: a submit with the parent's lease as authority, once per name."""
 
+    task_id: Id
+    attempt_id: Id
+    fence: Annotated[int, Field(ge=1, le=rules.GREATEST_INT)]
+    lease_token: Annotated[str, Field(min_length=1, max_length=255)]
     name: Identifier
     detached: bool = False
     type: TaskType

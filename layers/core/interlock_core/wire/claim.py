@@ -1,18 +1,15 @@
-"""The body of a claim (protocol.md §5), apart from reports and registrations: a function imports the models of its own calls."""
+"""The body of a claim (protocol.md §5)."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import Field
+from msgspec import Meta
 
-from .fields import Identifier, PathName, SchemaVersion, Seconds, TaskType, Tolerant
-
-EffectSafety = Literal["pure", "idempotent", "non-idempotent"]
-Slots = Annotated[int, Field(ge=1, le=10_000)]
+from .structs import Body, EffectSafety, Identifier, PathName, SchemaVersion, Seconds, Slots, TaskType, measured
 
 
-class Handler(Tolerant):
+class Handler(Body, kw_only=True):
     """What a claim serves."""
 
     type: TaskType
@@ -22,13 +19,16 @@ class Handler(Tolerant):
     reconciles: bool = False
 
 
-class Claim(Tolerant):
+class Claim(Body, kw_only=True):
     """POST /v1/claims, and the `claim` of a completion."""
 
     worker_id: PathName
     instance_id: Identifier
     claim_id: Identifier
     pool: Identifier = "default"
-    slots: Annotated[int, Field(ge=1, le=100)]
-    handlers: Annotated[list[Handler], Field(min_length=1, max_length=200)]
+    slots: Annotated[int, Meta(ge=1, le=100)]
+    handlers: Annotated[list[Handler], Meta(min_length=1, max_length=200)]
     wait_seconds: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        measured(self.wait_seconds, "waitSeconds")

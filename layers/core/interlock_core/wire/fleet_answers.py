@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from .answers import Kind, Shown, Uuid, When, WorkerState
-from .claim import EffectSafety
+from .structs import EffectSafety
 
 
 class ServedType(Shown):

@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from ..errors import InvalidRequest, InvalidType, Problem
 from ..states import STATUSES
-from .fields import TYPE
+from .rules import TYPE
 from .times import read
 
 

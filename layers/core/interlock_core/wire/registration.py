@@ -1,4 +1,4 @@
-"""Bodies of a worker's registration (protocol.md §8), apart from `claim`: who claims need not import them."""
+"""The body of a worker's registration (protocol.md §8)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from .claim import Handler, Slots
-from .fields import Identifier, PositiveSeconds, Seconds, Tolerant
+from .fields import Identifier, PositiveSeconds, SchemaVersion, Seconds, TaskType, Tolerant
 from .producer import Attempts, Jitter, LeaseSeconds, Multiplier
-from .reports import Text
 from .schedules import RegisteredSchedule
+from .structs import EffectSafety
+
+Slots = Annotated[int, Field(ge=1, le=10_000)]
+Text = Annotated[str, Field(max_length=1_000_000)]
 
 
-class RegisteredHandler(Handler):
+class RegisteredHandler(Tolerant):
     """A handler as a worker program declares it, with its policy."""
+
+    type: TaskType
+    schema_version: SchemaVersion
+    effect_safety: EffectSafety
+    slots: Slots | None = None
+    reconciles: bool = False
 
     class HandlerRetry(Tolerant):
         """The handler's own retry policy; a field left out is the default's."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from .answers import Failure, Shown, Status, Uuid, When
-from .claim import EffectSafety
+from .structs import EffectSafety
 
 
 class StepOutline(Shown):

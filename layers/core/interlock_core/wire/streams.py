@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
-from .fields import TYPE, Identifier, PathName, Tolerant, problem
+from .fields import Identifier, PathName, Tolerant
+from .rules import TYPE
 
 _VERSION = re.compile(r"[1-9][0-9]{0,9}")
 
@@ -40,10 +41,7 @@ def subscription(request: Request) -> Subscription:
     given: dict[str, object] = {name: value for name, value in request.query_params.items() if name != "types"}
     if types := request.query_params.getlist("types"):
         given["types"] = list(dict.fromkeys(part.strip() for text in types for part in text.split(",") if part.strip()))
-    try:
-        return Subscription.model_validate(given)
-    except ValidationError as error:
-        raise problem(error) from None
+    return Subscription.read(given)
 
 
 def resume_after(event_id: str, last: int) -> tuple[int, bool]:
