@@ -1,14 +1,16 @@
 """The figure `cold`: what an execution environment of each built function costs until it has answered once.
 
-Each function runs under Lambda's runtime emulator as it was built, next to two of the same layer in the same run: `bare`, of Starlette
-and Mangum, and `libraries`, which imports the database's driver and the models' libraries besides: less than that no function can
-cost. `init` is the import of the entry in a process of its own (processor time: it is less disturbed by neighbours, and what Lambda's
-half a processor stretches); `first` is the first answer of a new environment, by the clock, `warm` the next.
+Each function runs under Lambda's runtime client as it was built, next to three of the same layer in the same run: `bare`, of
+Starlette and Mangum; `driver`, which imports the database's driver and msgspec besides: less than that no function can cost; and
+`models`, which imports pydantic too. `init` is what Lambda counts as such: from the start of the runtime until it asks for its first
+event (processor time: it is less disturbed by neighbours than the clock); `first` is the first answer of a new environment,
+by the clock and with the emulator's own start, `warm` the next.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import statistics
 import subprocess
 import tempfile
@@ -21,7 +23,7 @@ from emulator import Emulator
 from gateway import make_event, read_answer
 from template import read_functions
 
-ROUNDS = 5
+ROUNDS = 15
 BARE = """
 from mangum import Mangum
 from starlette.applications import Starlette
@@ -34,7 +36,11 @@ async def answer(request):
 handler = Mangum(Starlette(routes=[Route("/", answer)]), lifespan="off")
 """
 #: By name: what stands beside the functions, as sources of an app.py.
-BESIDE = {"bare": BARE, "libraries": BARE + "\nimport msgspec, psycopg, pydantic\npydantic.BaseModel\n"}
+BESIDE = {
+    "bare": BARE,
+    "driver": BARE + "\nimport msgspec, psycopg\n",
+    "models": BARE + "\nimport msgspec, psycopg, pydantic\npydantic.BaseModel\n",
+}
 NOWHERE = "postgresql://nobody@127.0.0.1:1/none"
 
 
@@ -49,35 +55,46 @@ def measure() -> None:
             (folder / "app.py").write_text(BESIDE[each])
         subprocess.run([str(find_python()), "-m", "compileall", "-q", name], check=True)
         tasks = beside | {f.name: built.artifact(f.logical_id) for f in read_functions() if f.routes or f.every_seconds}
-        found = {name: ([], []) for name in tasks}  # type: dict[str, tuple[list[float], list[float]]]
-        for _ in range(ROUNDS):  # in turn, so that a busy moment meets all of them
+        found = {name: [] for name in tasks}  # type: dict[str, list[tuple[float, float, float]]]
+        for _ in range(ROUNDS):
+            # Each beside a bare one of its own: a machine is faster at one moment than at the next.
             for function, task in tasks.items():
-                seconds, kilobytes = _import(task, layer)
-                found[function][0].append(seconds)
-                found[function][1].append(kilobytes)
-        least = statistics.median(found["bare"][0])
-        print(f"layer {_size(layer) / 1e6:.1f} MB unpacked; median of {ROUNDS}")
+                least, _ = _init(built, beside["bare"], layer)
+                seconds, kilobytes = _init(built, task, layer)
+                found[function].append((seconds, kilobytes, seconds / least))
+        print(f"layer {_size(layer) / 1e6:.1f} MB unpacked; medians of {ROUNDS}, each beside a bare one of its own")
         print(f"{'function':<12}{'init':>9}{'÷ bare':>8}{'memory':>10}{'size':>9}{'first':>10}{'warm':>9}")
         for function, task in tasks.items():
-            init, memory = statistics.median(found[function][0]), statistics.median(found[function][1])
+            init, memory, ratio = (statistics.median(values) for values in zip(*found[function], strict=True))
             first, warm = _answer(built, function, task, layer)
-            told = f"{init * 1000:6.0f} ms{init / least:8.2f}{memory / 1024:7.0f} MB{_size(task) / 1000:6.0f} kB"
+            told = f"{init * 1000:6.0f} ms{ratio:8.2f}{memory / 1024:7.0f} MB{_size(task) / 1000:6.0f} kB"
             print(f"{function:<12}{told}" + (f"{first * 1000:7.0f} ms{warm * 1000:6.1f} ms" if first else ""))
 
 
-def _import(task: Path, layer: Path) -> tuple[float, float]:
-    """Processor seconds and most kilobytes of a process that imports the entry and ends."""
-    environment = {
-        "PYTHONPATH": f"{task}{os.pathsep}{layer}",
-        "INTERLOCK_SERVER_DATABASE_URL": NOWHERE,
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "HOME": "/tmp",  # noqa: S108 (nothing is written there)
-    }
-    child = subprocess.Popen([str(find_python()), "-S", "-c", "import app"], env=environment, cwd=task)
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode != 0:
-        raise SystemExit(f"{task.name} cannot be imported")
+def _init(built: Built, task: Path, layer: Path) -> tuple[float, float]:
+    """Processor seconds and most kilobytes of a runtime that was started and has asked for its first event."""
+    with socket.create_server(("127.0.0.1", 0)) as api:
+        api.settimeout(60)
+        environment = {
+            "PYTHONPATH": os.pathsep.join(map(str, (task, layer, built.runtime_client))),
+            "INTERLOCK_SERVER_DATABASE_URL": NOWHERE,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "HOME": tempfile.gettempdir(),
+            "AWS_LAMBDA_RUNTIME_API": f"127.0.0.1:{api.getsockname()[1]}",
+            "LAMBDA_TASK_ROOT": str(task),
+        }
+        child = subprocess.Popen([str(find_python()), "-S", "-m", "awslambdaric", "app.handler"], env=environment, cwd=task)
+        try:
+            asked, _ = api.accept()
+            asked.settimeout(60)
+            request = asked.recv(1000)
+        finally:
+            child.kill()  # while it waits: answered, it would go on
+            _, status, usage = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+        asked.close()
+    if b"/invocation/next" not in request:
+        raise SystemExit(f"{task.name} cannot be imported: {request.decode(errors='replace')}")
     return usage.ru_utime + usage.ru_stime, float(usage.ru_maxrss)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from typing import Any
 
 import pytest
 
-from template import read_functions
+import built as builds
+from template import Function, read_functions
 from template import read_template as read
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -21,6 +24,24 @@ def test_the_layer_holds_the_library_with_its_sql(built: Any) -> None:
 def test_the_layer_holds_no_package_that_only_a_host_or_a_client_needs(built: Any) -> None:
     found = {path.name for path in (built.artifact("CoreLayer") / "python").iterdir()}
     assert found & {"boto3", "httpx", "uvicorn", "pytest", "interlock", "yaml"} == set()
+
+
+#: Functions that read no body, or only claims and reports: importing pydantic would be a quarter of their cold start.
+WITHOUT_MODELS = ("claim", "report", "read", "sweep", "retention")
+
+
+@pytest.mark.parametrize("function", read_functions(), ids=lambda function: function.name)
+def test_a_function_imports_only_what_its_calls_need(built: Any, function: Function) -> None:
+    places = [built.artifact(function.logical_id), built.artifact("CoreLayer") / "python"]
+    environment = {
+        "PYTHONPATH": os.pathsep.join(map(str, places)),
+        "INTERLOCK_SERVER_DATABASE_URL": "postgresql://nobody@nowhere/x",
+    }
+    line = [str(builds.find_python()), "-S", "-c", "import sys, app; print(*sys.modules)"]
+    told = subprocess.run(line, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+    assert {"interlock_core", "psycopg"} <= set(told)
+    heavy = {"boto3", "httpx", "uvicorn"} | ({"pydantic"} if function.name in WITHOUT_MODELS else set())
+    assert heavy & set(told) == set()
 
 
 def test_every_function_was_built_with_its_entry(built: Any) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
@@ -21,8 +21,10 @@ from .keys import Key
 from .settings import Settings
 from .views import raw
 from .wire.rules import check_size
-from .wire.schedules import DEFAULT_ZONE, RULES, Timetable
 from .wire.times import when
+
+if TYPE_CHECKING:  # who shows schedules reads none
+    from .wire.schedules import Timetable
 
 sql = statements("schedules")
 
@@ -159,11 +161,10 @@ def _rule(row: dict[str, Any], anchor: Any) -> instants.Rule:
 def store_row(settings: Settings, wanted: Wanted) -> dict[str, Any]:
     """The columns of a schedule, without its place in time. Raises InvalidRequest, PayloadTooLarge, naming the field."""
     request = wanted.request
-    zone = None if request.cron is None else (DEFAULT_ZONE if request.time_zone is None else request.time_zone)
+    zone = request.zone
     if request.cron is not None and zone is not None:
         try:
             instants.zone(zone)
-            field = "cron"
             instants.cron(request.cron, zone)
         except instants.NoRule as error:
             field = "timeZone" if "time zone" in str(error) else "cron"
@@ -176,7 +177,6 @@ def store_row(settings: Settings, wanted: Wanted) -> dict[str, Any]:
     options = {name: value for name, value in fields.items() if name not in _OWN and value is not None}
     if request.require_worker is not None:
         options["require_worker"] = request.require_worker
-    given = request.model_dump(by_alias=True, mode="json", exclude={"input", "name", "type", "schema_version", *RULES})
     return {
         "owner": wanted.owner,
         "name": wanted.name,
@@ -189,7 +189,7 @@ def store_row(settings: Settings, wanted: Wanted) -> dict[str, Any]:
         "schema_version": request.schema_version,
         "input": wanted.input,
         "options": _encode(options).decode(),
-        "given": _encode(given).decode(),
+        "given": _encode(request.template()).decode(),
         "hash": _hash(wanted, zone).hex(),
     }
 

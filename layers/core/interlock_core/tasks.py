@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
@@ -25,9 +25,11 @@ from .keys import Key
 from .settings import Settings
 from .states import ENDS
 from .views import raw, task_view
-from .wire.producer import Resolve
 from .wire.rules import check_size
 from .wire.times import when
+
+if TYPE_CHECKING:  # who reads tasks reads no body
+    from .wire.producer import Resolve
 
 sql = statements("tasks")
 resolve_sql = statements("resolve")

@@ -12,10 +12,6 @@ from .producer import Concurrency, Options, Retry, Submit, Trace
 
 Overlap = Literal["allow", "skip", "cancel-previous"]
 CatchUp = Literal["none", "last", "all"]
-DEFAULT_ZONE = "UTC"
-#: What a schedule says beyond the task that it submits.
-TIMING = ("cron", "time_zone", "every_seconds")
-RULES = (*TIMING, "overlap", "catch_up")
 
 
 class Timetable(Options):
@@ -38,6 +34,16 @@ class Timetable(Options):
         if self.every_seconds is not None and self.time_zone is not None:
             raise PydanticCustomError("no_zone", "has a timeZone, which goes with cron only")
         return self
+
+    @property
+    def zone(self) -> str | None:
+        """The time zone in which the cron expression is read; None without one."""
+        return None if self.cron is None else "UTC" if self.time_zone is None else self.time_zone
+
+    def template(self) -> dict[str, Any]:
+        """What is said of the task that each firing submits, beyond its type and input, as JSON."""
+        timing = {"cron", "time_zone", "every_seconds", "overlap", "catch_up"}
+        return self.model_dump(by_alias=True, mode="json", exclude={"input", "name", "type", "schema_version", *timing})
 
     def submit(self) -> Submit:
         """What each firing submits."""
