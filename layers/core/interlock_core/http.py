@@ -17,7 +17,7 @@ import time
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any
 from uuid import UUID, uuid4
 
 import msgspec
@@ -43,6 +43,7 @@ from .errors import (
 )
 from .keys import Key, Keyring
 from .settings import Settings
+from .wire import Readable
 from .wire.sizes import encoded_bytes, inside_json
 
 log = logging.getLogger("interlock.http")
@@ -95,15 +96,6 @@ class Call:
             raise NotFound(f"there is no object with the id {self.path(name)[:80]!r}") from None
 
 
-class Body(Protocol):
-    """What reads bodies: a model of pydantic's (wire/fields.py) or a struct of msgspec's (wire/structs.py)."""
-
-    @classmethod
-    def read(cls, value: Any, pointer: str = "") -> Self:
-        """The body that `value`, which stands at `pointer`, is. Raises InvalidRequest, which names every broken field."""
-        ...
-
-
 @dataclass(frozen=True)
 class Endpoint:
     """A handler with what the outside sees of it; `openapi` reads the same fields that the edge enforces."""
@@ -111,7 +103,7 @@ class Endpoint:
     method: str
     path: str
     keys: tuple[str, ...]
-    body: type[Body] | None
+    body: type[Readable] | None
     status: int
     lenient: bool
     tickets: bool
@@ -133,7 +125,7 @@ def endpoint(
     path: str,
     *,
     keys: tuple[str, ...] = (),
-    body: type[Body] | None = None,
+    body: type[Readable] | None = None,
     status: int = 200,
     lenient: bool = False,
     tickets: bool = False,

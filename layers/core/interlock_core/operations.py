@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import errors as e
-from .http import Body
 from .states import STATUSES
+from .wire import Readable
 from .wire import answers as a
 from .wire import documented as d
 from .wire import fleet_answers as f
@@ -47,7 +47,7 @@ class Operation:
     query: tuple[Parameter, ...] = ()
     refusals: tuple[type[e.Problem], ...] = ()
     also: tuple[int, ...] = ()  # further statuses with the same answer
-    body: type[Body] | None = None  # where it shows more than the edge declares
+    body: type[Readable] | None = None  # where it shows more than the edge declares
     example: Any = None
 
 

@@ -5,31 +5,27 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 from uuid import UUID
 
 import msgspec
 
 from . import canonical, jsontext
 from .errors import EpochChanged, InvalidJson, InvalidRequest, Problem, StaleAttempt
+from .wire import Readable
 from .wire.rules import INLINE_BYTES, TEXT_BYTES
 
 MARK = "…[truncated]"
 _encode = msgspec.json.Encoder().encode
 
 
-class Report(Protocol):
+class Report(Readable, Protocol):
     """What reads a report, and what every report carries: which attempt it is of, and the proof of being the current one."""
 
     task_id: UUID
     attempt_id: UUID
     fence: int
     lease_token: str
-
-    @classmethod
-    def read(cls, value: Any, pointer: str = "") -> Self:
-        """The report that `value` is. Raises InvalidRequest."""
-        ...
 
 
 @dataclass(frozen=True)
