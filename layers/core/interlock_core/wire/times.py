@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import overload
 
@@ -19,9 +20,15 @@ def when(instant: datetime | None) -> str | None:
 
 def read(text: str) -> datetime:
     """An RFC 3339 instant. Raises ValueError where the offset is missing or the text is not an instant."""
-    if len(text) < 20 or text[10] not in "Tt ":
+    found = _INSTANT.fullmatch(text)
+    if found is None:
         raise ValueError("must be an RFC 3339 instant such as 2026-01-31T12:00:00Z")
-    instant = datetime.fromisoformat(text.upper())
-    if instant.tzinfo is None:
+    if found["offset"] is None:
         raise ValueError("must name its offset from UTC, such as 2026-01-31T12:00:00Z")
-    return instant.astimezone(UTC)
+    return datetime.fromisoformat(text.upper()).astimezone(UTC)
+
+
+# Python reads more of ISO 8601 than RFC 3339 has, such as weeks and seconds left out.
+_INSTANT = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(?P<offset>[Zz]|[+-][0-9]{2}:[0-9]{2})?"
+)
