@@ -94,6 +94,32 @@ def test_an_output_that_cannot_be_written_is_said(offline: Cli, many: dict[str, 
     assert b"No space left" in done.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("tasks submit a/b", b"submitted 00000000-0000-0000-0000-000000000001"),
+        ("tasks submit a/b --json", b"submitted 00000000-0000-0000-0000-000000000001"),
+        ("tasks rerun 00000000-0000-0000-0000-000000000009", b"00000000-0000-0000-0000-000000000001 a/b@1 queued"),
+        ("keys new ci --kind task-producer", b"interlock keys revoke 0123456789abcdef"),
+    ],
+)
+def test_what_was_made_is_told_although_the_output_is_full(
+    offline: Cli, scripted: ScriptedServer, line: str, told: bytes
+) -> None:
+    scripted.answer("POST", "/v1/tasks", Answer(201, task_view(1)))
+    scripted.answer("POST", "/v1/tasks/00000000-0000-0000-0000-000000000009/rerun", Answer(201, task_view(1)))
+    made = {"id": "0123456789abcdef", "key": "il_p_secret", "kind": "task-producer", "project": "p"}
+    scripted.answer("POST", "/v1/keys", Answer(201, made))
+    names = ("INTERLOCK_PRODUCER_KEY", "INTERLOCK_OPERATOR_KEY")
+    settings = {"INTERLOCK_URL": scripted.url} | dict.fromkeys(names, "il_p_1_2")
+    done = offline.shell(f"interlock {line} >/dev/full", env=settings)
+    assert (done.code, b"Traceback" in done.stderr) == (1, False)
+    assert told in done.stderr
+    assert b"No space left" in done.stderr
+    assert b"il_p_secret" not in done.stderr
+
+
 LEGACY = {
     "cp1252": {"PYTHONUTF8": "0", "PYTHONIOENCODING": "cp1252"},
     "ascii": {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""},

@@ -70,10 +70,12 @@ def show_secret(session: Session, made: Mapping[str, Any]) -> None:
             ExitCode.CONFLICT,
             next=f"If nobody kept it: interlock keys revoke {made.get('id')}, then make another.",
         )
-    if session.out.json:
-        session.out.document(made)
-        return
-    session.out.lines(str(made["key"]))
+    advice = f"interlock keys revoke {made.get('id')}"
+    with session.out.done(f"the key {made.get('id')} was made, and could not be shown, which is done only once: {advice}"):
+        if session.out.json:
+            session.out.document(made)
+            return
+        session.out.lines(str(made["key"]))
     session.out.notice(
         f"{made.get('kind')} key {made.get('id')} of project {made.get('project') or '(all)'}; it is not shown again."
     )

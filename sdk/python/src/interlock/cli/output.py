@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from interlock.cli.plain import show_lines, show_plainly, to_json
-from interlock.cli.streams import speaks_utf8
+from interlock.cli.streams import OutputClosed, speaks_utf8
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -109,6 +109,15 @@ class Output:
             else:
                 sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
+
+    @contextlib.contextmanager
+    def done(self, what: str) -> Iterator[None]:
+        """Around printing the answer of a call that changed something: where it cannot be printed, standard error says `what`."""
+        try:
+            yield
+        except (OSError, OutputClosed):
+            self.notice(what)
+            raise
 
     @contextlib.contextmanager
     def status(self, text: str) -> Iterator[Callable[[str], None]]:

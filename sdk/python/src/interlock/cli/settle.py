@@ -122,10 +122,12 @@ def find_attempt(session: Session, view: View) -> str:
 
 def show_changed(session: Session, view: View) -> None:
     """The task after the change."""
-    if session.out.json:
-        session.out.document(view)
-    else:
-        detail = state_text(view)
-        session.out.lines(f"{view.get('id')} {type_of(view)} {view.get('status')}{f' ({detail})' if detail else ''}")
+    detail = state_text(view)
+    line = f"{view.get('id')} {type_of(view)} {view.get('status')}{f' ({detail})' if detail else ''}"
+    with session.out.done(line):
+        if session.out.json:
+            session.out.document(view)
+        else:
+            session.out.lines(line)
     if view.get("duplicate"):
         session.out.notice("this had been done before; nothing changed")

@@ -114,12 +114,13 @@ def send(client: Client, fields: dict[str, Any], body: bytes) -> dict[str, Any]:
 def tell_submitted(session: Session, view: View, *, wait: bool) -> None:
     """The id, before anything else can go wrong."""
     out = session.out
-    if not out.json:
-        out.lines(f"{view['id']} {type_of(view)} {view['status']}")
-    elif wait:
-        out.notice(f"submitted {view['id']}")
-    else:
-        out.document(view)
+    with out.done(f"submitted {view['id']}"):
+        if not out.json:
+            out.lines(f"{view['id']} {type_of(view)} {view['status']}")
+        elif wait:
+            out.notice(f"submitted {view['id']}")
+        else:
+            out.document(view)
     if view.get("deduplicated"):
         out.notice("the idempotency key named this task already; nothing new was stored")
     for warning in view.get("warnings") or ():
