@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import guard
 
@@ -58,7 +58,7 @@ class Emulator:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _child: guard.Guarded | None = None
     _port: int = 0
-    _log: Path | None = None
+    _log: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -98,10 +98,19 @@ class Emulator:
         child = self._child
         if child is not None:
             child.stop()
+        if self._lock.acquire(blocking=False):  # whoever holds it is that caller, and does the rest
+            try:
+                self._stop()
+            finally:
+                self._lock.release()
 
     def output(self) -> str:
         """Everything that the function and the emulator have printed since the last start."""
-        return self._log.read_text(errors="replace") if self._log else ""
+        if self._log is None:
+            return ""
+        log = self._log.fileno()
+        # By its place: the child writes where this descriptor stands.
+        return os.pread(log, os.fstat(log).st_size, 0).decode(errors="replace")
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._child is not None and self._child.poll() is None:
@@ -118,8 +127,8 @@ class Emulator:
     def _start(self) -> None:
         self._stop()
         self.starts += 1
-        descriptor, name = tempfile.mkstemp(prefix=f"{self.function}-", suffix=".log")
-        self._log = Path(name)
+        # A file without a name: nothing is left of it, however this process ends.
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (it is closed with the child that writes it)
         port, api_port = _free_ports(2)
         line = [
             # Both addresses: the defaults listen on every interface, at fixed ports.
@@ -127,8 +136,7 @@ class Emulator:
             *("--runtime-interface-emulator-address", f"127.0.0.1:{port}", "--runtime-api-address", f"127.0.0.1:{api_port}"),
             *(str(self.python), "-S", "-m", "awslambdaric", self.handler),
         ]
-        with os.fdopen(descriptor, "wb") as log:
-            self._child = guard.start(line, output=log, cwd=self.task, environment=self._lambda_environment())
+        self._child = guard.start(line, output=self._log, cwd=self.task, environment=self._lambda_environment())
         self._port = port
         deadline = time.monotonic() + START_SECONDS
         while not _listens(port):
@@ -164,7 +172,7 @@ class Emulator:
             self._child.stop()
             self._child = None
         if self._log is not None:
-            self._log.unlink(missing_ok=True)
+            self._log.close()
             self._log = None
 
     def _tail(self) -> str:

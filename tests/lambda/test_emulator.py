@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +85,17 @@ def test_stop_leaves_no_process(toy: Emulator) -> None:
     wait_until(lambda: subprocess.run(["kill", "-0", str(child)], capture_output=True, check=False).returncode != 0)
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_nothing_is_left_of_what_it_wrote(toy: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    toy.invoke({})
+    assert "START RequestId" in toy.output()
+    toy.abandon()  # as at the end of many
+    assert list(folder.iterdir()) == []
+    assert toy.output() == ""
 
 
 def test_the_function_sees_no_package_of_this_environment(toy: Emulator, toy_function: Path) -> None:
