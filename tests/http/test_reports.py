@@ -56,6 +56,37 @@ async def test_b26_text_is_cleaned_and_cut_and_never_refused(play: Play) -> None
     assert (await play.http.producer.get("/v1/tasks?status=failed")).json()["items"][0]["failure"]["code"] == failure["code"]
 
 
+async def test_b26_what_cannot_be_written_spoils_no_other_item(play: Play) -> None:
+    """As the key of a field that nobody knows, or within what should have been a text."""
+    said = [
+        '"outcome": "succeeded", "\\ud800": 1',
+        '"outcome": "suspended", "wait": {"name": "w", "afterSeconds": 9, "\\udfff": 1}',
+        '"outcome": "failed", "error": {"code": "BAD", "message": {"\\ud800": ["\\udfff", 1]}}',
+        '"outcome": "failed", "error": ["\\ud800"]',
+        '"outcome": "\\ud800"',
+        '"outcome": "succeeded"',
+    ]
+    attempts = [await play.run() for _ in said]
+    items = [json.dumps(ids(a))[:-1] + f", {fields}}}" for a, fields in zip(attempts, said, strict=True)]
+    answer = await post(play, "/v1/attempts/complete", f'{{"completions": [{", ".join(items)}], "\\udbff": null}}')
+    assert answer.status_code == 200, answer.text
+    found = answer.json()["completions"]
+    assert [item.get("taskStatus") for item in found] == ["succeeded", "waiting", "failed", "failed", None, "succeeded"]
+    assert found[4]["error"]["errors"][0]["pointer"] == "/completions/4/outcome"
+    assert (await play.get(attempts[2]["taskId"]))["failure"]["message"] == '{"\ufffd":["\ufffd",1]}'
+    held = attempts[4]
+    beat = (
+        json.dumps(ids(held))[:-1]
+        + ', "\\ud800": 1, "logs": [{"seq": 1, "message": ["\\ud800"]}], "progress": {"message": ["\\ud800"]}}'
+    )
+    both = f'{{"workerId": "tester", "instanceId": "one", "\\ud800": 1, "attempts": [{beat}]}}'
+    answer = await post(play, "/v1/attempts/heartbeat", both)
+    assert (answer.status_code, "error" in answer.json()["attempts"][0]) == (200, False), answer.text
+    single = f"/v1/tasks/{held['taskId']}/attempts/{held['attemptId']}"
+    answer = await post(play, f"{single}/release", json.dumps(ids(held))[:-1] + ', "\\ud800": 1}')
+    assert answer.json()["taskStatus"] == "queued"
+
+
 async def test_an_error_that_is_no_object_is_still_a_failure(play: Play) -> None:
     for error in ("just text", None, 7, [], {"code": 5}):
         attempt = await play.run()

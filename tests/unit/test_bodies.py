@@ -40,6 +40,12 @@ EDGES: list[Any] = [
         "Pure",
         ID,
         ID + "0",
+        ID.upper(),
+        ID.replace("-", ""),
+        "{" + ID + "}",
+        "0x" + ID[2:],
+        ID.replace("-", "") + "----",
+        ID[:-1] + "\n",
     ),
 ]
 
@@ -91,7 +97,16 @@ REFUSED: list[tuple[type[Report], dict[str, Any], str, str]] = [
     (Completion, {"outcome": "failed", "taskId": "x"}, "/taskId", "must be an id such as 019a"),
     (Completion, {"outcome": "failed", "leaseToken": ""}, "/leaseToken", "must have at least 1 characters"),
     (Completion, {"outcome": "failed", "step": "\ud800"}, "/step", "must not be blank"),
-    (Completion, {"outcome": "\ud800"}, "/outcome", "holds a lone surrogate"),
+    (Completion, {"outcome": "\ud800"}, "/outcome", "must be one of 'succeeded', "),
+    (
+        Completion,
+        {"outcome": "suspended", "wait": {"name": "w", "afterSeconds": "\ud800"}},
+        "/wait/afterSeconds",
+        "must be a number",
+    ),
+    (Completion, {"outcome": "suspended", "wait": {"name": "w", "\ud800": 1, "until": 1}}, "/wait/until", "must be a string"),
+    (Completion, {"outcome": "failed", "fence": "x", "error": {str(n): n for n in range(301)}}, "/fence", "must be an integer"),
+    (Completion, {"outcome": "failed", "taskId": ID.replace("-", "")}, "/taskId", "must be an id such as 019a"),
     (Completion, {"outcome": "failed", "retryAfterSeconds": float("inf")}, "/retryAfterSeconds", "must be a finite number"),
     (Completion, {"outcome": "failed", "retryAfterSeconds": 10**400}, "/retryAfterSeconds", "is out of range"),
     (Completion, {"outcome": "suspended"}, "", "goes with `wait`"),
@@ -121,14 +136,37 @@ def test_what_is_wrong_is_told_where_it_stands(model: type[Report], change: dict
 
 def test_every_broken_field_of_a_body_is_told() -> None:
     with pytest.raises(InvalidRequest) as refused:
-        Claim.read({"workerId": "a b", "slots": 0, "handlers": [HANDLER, {**HANDLER, "effectSafety": "maybe"}]})
+        Claim.read(
+            {"workerId": "a b", "slots": 0, "handlers": [HANDLER, {**HANDLER, "effectSafety": "maybe", "slots": 0}, 5, {}]}
+        )
     assert [error["pointer"] for error in refused.value.extra["errors"]] == [
         "/workerId",
         "/instanceId",
         "/claimId",
         "/slots",
         "/handlers/1/effectSafety",
+        "/handlers/1/slots",
+        "/handlers/2",
+        "/handlers/3/type",
+        "/handlers/3/schemaVersion",
+        "/handlers/3/effectSafety",
     ]
+
+
+def test_no_more_is_told_of_a_body_than_can_be_read() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        Wait.read({"name": "w", "children": ["a", *[""] * 999]})
+    assert len(refused.value.extra["errors"]) == 50
+    with pytest.raises(InvalidRequest) as refused:
+        Wait.read({"name": "w", "children": [""] * 1001})
+    assert [error["message"] for error in refused.value.extra["errors"]] == ["must have at most 1000 elements"]
+
+
+@given(st.sampled_from([(Claim, CLAIM), (Completion, {**IDS, "outcome": "failed"}), (Ids, IDS)]), st.text(st.characters()))
+def test_a_field_that_nobody_knows_is_ignored_whatever_its_name_is(read: tuple[Any, dict[str, Any]], name: str) -> None:
+    struct, body = read
+    for key in (name, f"{name}\ud800"):
+        assert struct.read({key: 1, **body}) == struct.read(body)
 
 
 def test_a_type_with_its_version_in_it_is_told_how_to_be_sent() -> None:

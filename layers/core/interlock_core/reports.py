@@ -22,10 +22,18 @@ _encode = msgspec.json.Encoder().encode
 class Report(Readable, Protocol):
     """What reads a report, and what every report carries: which attempt it is of, and the proof of being the current one."""
 
-    task_id: UUID
-    attempt_id: UUID
     fence: int
     lease_token: str
+
+    @property
+    def task_id(self) -> UUID:
+        """Of which task."""
+        ...
+
+    @property
+    def attempt_id(self) -> UUID:
+        """Of which attempt."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -87,12 +95,18 @@ def not_current(verdict: Any, epoch: int) -> Problem:
 
 def cut(value: Any, limit: int = TEXT_BYTES) -> str:
     """Text as it is stored: cleaned, and cut to `limit` bytes with a mark where it was longer."""
-    text = value if isinstance(value, str) else _encode(value).decode(errors="replace") if value is not None else ""
-    text = jsontext.clean(text)
+    text = jsontext.clean(value if isinstance(value, str) else _json(value) if value is not None else "")
     coded = text.encode()
     if len(coded) <= limit:
         return text
     return coded[: limit - len(MARK.encode())].decode(errors="ignore") + MARK
+
+
+def _json(value: Any) -> str:
+    try:
+        return _encode(value).decode()
+    except UnicodeEncodeError:  # a lone surrogate inside
+        return clean_json(value)
 
 
 def error_of(value: Any) -> tuple[str, str, str | None]:

@@ -60,12 +60,7 @@ class Tolerant(_Few):
 
 
 def _uuid(value: Any) -> UUID:
-    if isinstance(value, str) and len(value) == 36:
-        try:
-            return UUID(value)
-        except ValueError:
-            pass
-    raise PydanticCustomError("uuid", rules.NO_ID)
+    return UUID(_telling(rules.identity)(value))
 
 
 Identifier = Annotated[str, Field(min_length=1, max_length=rules.LONGEST_NAME), AfterValidator(_telling(rules.identifier))]

@@ -14,6 +14,7 @@ from .times import read
 
 TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 PATH_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_ID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _VERSIONED = re.compile(r"(?P<type>[^@\s]+/[^@\s]+)@(?P<version>[0-9]+)")
 INLINE_BYTES = 256 * 1024
 TEXT_BYTES = 16 * 1024
@@ -22,6 +23,7 @@ LONGEST_SECONDS = 315_360_000  # ten years
 SMALLEST = 1e-6  # of seconds and fractions
 GREATEST_INT = 2_147_483_647  # of what is stored as Postgres' integer
 MOST_FIELDS = 300  # more than any body has
+MOST_TOLD = 50  # of the broken fields of a body
 
 BLANK = "must not be blank"
 CONTROL = "must not contain control characters"
@@ -79,6 +81,13 @@ def path_name(value: str) -> str:
     return value
 
 
+def identity(value: object) -> str:
+    """An id, as the service writes them; in capitals, too."""
+    if not isinstance(value, str) or _ID.fullmatch(value) is None:
+        raise ValueError(NO_ID)
+    return value
+
+
 def instant(value: object) -> datetime:
     """An instant of text."""
     if not isinstance(value, str):
@@ -109,7 +118,7 @@ def check_size(text: str, pointer: str) -> None:
 
 def broken(errors: list[dict[str, str]]) -> InvalidRequest:
     """The refusal for a body, of every broken field with its JSON pointer."""
-    errors = errors[:50]
+    errors = errors[:MOST_TOLD]
     return InvalidRequest("; ".join(f"{e['pointer'] or 'the body'} {e['message']}" for e in errors[:3]), errors=errors)
 
 

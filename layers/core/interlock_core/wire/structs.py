@@ -7,15 +7,16 @@ Importing pydantic and building its models is a quarter of what a claim's cold s
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self, get_args, get_origin
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 from uuid import UUID
 
 import msgspec
 from msgspec import Meta
 from msgspec.structs import fields
 
-from ..errors import InvalidRequest
+from ..jsontext import clean
 from . import rules
 
 _IDENTIFIER = r"\A(?=.*\S)[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*\Z"  # as rules.identifier; and reports may hold lone surrogates
@@ -30,7 +31,14 @@ Seconds = Annotated[float, Meta(ge=0, le=rules.LONGEST_SECONDS)]  # those below 
 EffectSafety = Literal["pure", "idempotent", "non-idempotent"]
 Slots = Annotated[int, Meta(ge=1, le=10_000)]
 Text = Annotated[str, Meta(max_length=1_000_000)]
-Id = UUID
+_T = TypeVar("_T")
+
+
+class _Id(UUID):
+    """Reads what `rules.identity` takes: msgspec's own reading of a UUID takes more, and would take what others refuse."""
+
+
+Id = Annotated[_Id, Meta(extra_json_schema={"type": "string", "format": "uuid"})]
 
 
 class Broken(ValueError):
@@ -46,12 +54,18 @@ class Body(msgspec.Struct, rename="camel"):
 
     @classmethod
     def read(cls, value: Any, pointer: str = "") -> Self:
-        """The body that `value`, which stands at `pointer`, is. Raises InvalidRequest, which names the broken fields."""
+        """The body that `value`, which stands at `pointer`, is. Raises InvalidRequest, which names every broken field."""
         try:
             rules.few(value)
-            return msgspec.convert(value, cls)
-        except (msgspec.ValidationError, ValueError):  # the latter: a lone surrogate, too many fields
-            raise _problem(cls, value, pointer) from None
+        except ValueError as error:
+            raise rules.broken([{"pointer": pointer, "message": str(error)}]) from None
+        try:
+            return _made(value, cls)
+        except (msgspec.ValidationError, UnicodeEncodeError):  # the latter: msgspec reads no lone surrogate, nor a key with one
+            value = _known(value, cls)
+        if errors := list(islice(_wrong(value, cls, pointer), rules.MOST_TOLD)):
+            raise rules.broken(errors)
+        return _made(value, cls)
 
 
 def measured(value: float | None, field: str) -> None:
@@ -62,52 +76,70 @@ def measured(value: float | None, field: str) -> None:
         raise Broken(str(error), field) from None
 
 
-def _problem(model: type[Body], value: Any, pointer: str) -> InvalidRequest:
-    """What is wrong with `value`: of each field the first thing, or else what the model says of the whole."""
-    try:
-        rules.few(value)
-    except ValueError as error:
-        return rules.broken([{"pointer": pointer, "message": str(error)}])
-    found = []
-    for field in fields(model) if isinstance(value, dict) else ():
-        name = field.encode_name
-        if name not in value:
-            if field.required:
-                found.append({"pointer": f"{pointer}/{name}", "message": "is required"})
-            continue
-        try:
-            msgspec.convert([value[name]], list[field.type])  # type: ignore[name-defined]  # in a list: so that the place is told
-        except UnicodeEncodeError:
-            found.append({"pointer": f"{pointer}/{name}", "message": "holds a lone surrogate"})
-        except msgspec.ValidationError as error:
-            told, _, place = str(error).rpartition(" - at `$[0]")
-            parts = [name, *re.findall(r"\w+", place)]
-            at = pointer + "".join(f"/{part}" for part in parts)
-            if isinstance(error.__cause__, Broken) and error.__cause__.field:
-                at += f"/{error.__cause__.field}"
-            if told.endswith(f"regex {_TYPE!r}"):
-                return rules.broken_type(_stands(value, parts), at)
-            if missing := re.fullmatch(r"Object missing required field `(\w+)`", told):
-                at, told = f"{at}/{missing[1]}", "is required"
-            found.append(
-                {"pointer": at, "message": _message(told, field.type, [part for part in parts[1:] if not part.isdigit()])}
-            )
-    return rules.broken(found or [_whole(model, value, pointer)])
+def _made(value: Any, kind: type[_T]) -> _T:
+    return msgspec.convert(value, kind, dec_hook=_custom)
 
 
-def _whole(model: type[Body], value: Any, pointer: str) -> dict[str, str]:
+def _custom(kind: Any, value: Any) -> Any:
+    return kind(rules.identity(value))
+
+
+def _known(value: Any, kind: Any) -> Any:
+    """The value without the fields that no struct has; what is of any kind stays as it came.
+
+    Not within arrays: those of structs are claims' alone, and a claim with a lone surrogate is no JSON to begin with.
+    """
+    if isinstance(value, dict) and (model := _struct(kind)):
+        return {f.encode_name: _known(value[f.encode_name], f.type) for f in fields(model) if f.encode_name in value}
+    return value
+
+
+def _wrong(value: Any, kind: Any, at: str) -> Iterator[dict[str, str]]:
+    """What keeps `value`, which stands at `at`, from being of `kind`: of each of its parts, or else of the whole."""
     try:
-        msgspec.convert(value, model)
+        _made(value, kind)
+        return
+    except UnicodeEncodeError:  # text where none belongs
+        if isinstance(value, str):
+            yield from _wrong(clean(value), kind, at)
+            return
+        told, field, within = "holds a lone surrogate", "", True
     except msgspec.ValidationError as error:
-        field = error.__cause__.field if isinstance(error.__cause__, Broken) else ""
-        return {"pointer": f"{pointer}/{field}" if field else pointer, "message": _message(str(error), model, [])}
-    raise AssertionError("what could not be read can be read now")
+        told, field = str(error), error.__cause__.field if isinstance(error.__cause__, Broken) else ""
+        within = " - at `$" in told
+    parts = list(islice(_wrong_parts(value, kind, at, within), rules.MOST_TOLD))
+    if not parts and told.endswith(f"regex {_TYPE!r}"):
+        raise rules.broken_type(value, at)
+    yield from parts or [{"pointer": f"{at}/{field}" if field else at, "message": _message(told, kind)}]
 
 
-def _stands(value: Any, parts: Sequence[str]) -> str:
-    for part in parts:
-        value = value[int(part) if isinstance(value, list) else part]
-    return str(value)
+def _wrong_parts(value: Any, kind: Any, at: str, within: bool) -> Iterator[dict[str, str]]:
+    if isinstance(value, dict) and (model := _struct(kind)):
+        for field in fields(model):
+            name = field.encode_name
+            if name in value:
+                yield from _wrong(value[name], field.type, f"{at}/{name}")
+            elif field.required:
+                yield {"pointer": f"{at}/{name}", "message": "is required"}
+    elif isinstance(value, list) and within and (array := _array(kind)):
+        for index, part in enumerate(value):  # not too many: that would be wrong with the whole
+            yield from _wrong(part, get_args(array)[0], f"{at}/{index}")
+
+
+def _struct(kind: Any) -> type[Body] | None:
+    return _inner(kind, lambda part: isinstance(part, type) and issubclass(part, Body))  # type: ignore[no-any-return]
+
+
+def _array(kind: Any) -> Any:
+    return _inner(kind, lambda part: get_origin(part) is list)
+
+
+def _inner(kind: Any, wanted: Callable[[Any], bool]) -> Any:
+    """The part of a type, an annotated one or one of several, that is wanted."""
+    if wanted(kind):
+        return kind
+    parts = () if get_origin(kind) in (list, Literal) else get_args(kind)
+    return next((found for part in parts if (found := _inner(part, wanted)) is not None), None)
 
 
 _WORDS = {
@@ -118,7 +150,6 @@ _WORDS = {
     "array": "an array",
     "object": "an object",
     "null": "null",
-    "uuid": "an id",
 }
 _PATTERNS = {
     _IDENTIFIER: f"{rules.BLANK} and {rules.CONTROL}",
@@ -127,31 +158,19 @@ _PATTERNS = {
 _BOUNDS = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
 
 
-def _message(told: str, kind: Any, names: Sequence[str]) -> str:
-    """msgspec's sentence about a value, in the words of all refusals. The value is to be of `kind`, or of that of its field `names`."""
+def _message(told: str, kind: Any) -> str:
+    """msgspec's sentence about a value that is to be of `kind`, in the words of all refusals."""
+    choices = ", ".join(map(repr, get_args(_inner(kind, lambda part: get_origin(part) is Literal))))
     for pattern, message in _PATTERNS.items():
         if told.endswith(f"regex {pattern!r}"):
             return message
+    if told.startswith("Invalid enum value"):
+        return f"must be one of {choices}"
     if found := re.fullmatch(r"Expected `([^`]+)`, got `(\w+)`", told):
         wanted = " or ".join(_WORDS.get(word, word) for word in found[1].split(" | ") if word != "null")
-        return f"must be {_one_of(kind, names) or wanted}, not {_WORDS.get(found[2], found[2])}"
+        return f"must be {f'one of {choices}' if choices else wanted}, not {_WORDS.get(found[2], found[2])}"
     if found := re.fullmatch(r"Expected `(\w+)` of length (\S+) (\d+)", told):
         return f"must have {_BOUNDS[found[2]]} {found[3]} {'characters' if found[1] == 'str' else 'elements'}"
     if found := re.fullmatch(r"Expected `\w+` (\S+) (\S+)", told):
         return f"must be {_BOUNDS[found[1]]} {found[2].removesuffix('.0')}"
-    if told.startswith("Invalid enum value"):
-        return f"must be {_one_of(kind, names)}"
-    return {"Invalid UUID": rules.NO_ID, "Number out of range": "is out of range"}.get(told, told)
-
-
-def _one_of(kind: Any, names: Sequence[str]) -> str:
-    choices = _choices(kind, names)
-    return f"one of {', '.join(map(repr, choices))}" if choices else ""
-
-
-def _choices(kind: Any, names: Sequence[str]) -> list[str]:
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return [choice for field in fields(kind) if field.encode_name in names[:1] for choice in _choices(field.type, names[1:])]
-    if get_origin(kind) is Literal:
-        return list(get_args(kind))
-    return [choice for part in get_args(kind) for choice in _choices(part, names)]
+    return {"Number out of range": "is out of range"}.get(told, told)
