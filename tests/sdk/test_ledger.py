@@ -123,6 +123,59 @@ def test_finished_outcomes_are_carried_before_a_claim_and_it_rides_along(time: T
     assert ([outcome.attempt_id for outcome in work.outcomes], work.claim.slots) == ([attempts[0].id], 1)
 
 
+def run_one(ledger: Ledger, claim: ClaimRequest, count: int = 1) -> ClaimRequest | None:
+    """The claim brings so many tasks, which end; what rides along with their outcomes."""
+    for attempt in bring(ledger, claim, count, ledger.handlers["a/b", 1]):
+        ledger.finish(attempt, report(attempt, "succeeded", b""))
+    work = ledger.next_work(0, None)
+    assert work is not None
+    assert len(work.outcomes) == count
+    return work.claim
+
+
+def test_where_tasks_come_one_at_a_time_no_claim_rides_along_that_finds_nothing(time: Time) -> None:
+    ledger = Ledger([make_handler()], 10)
+    ledger.riding.hinted = True
+    riding = run_one(ledger, next_claim(ledger))
+    assert riding is not None
+    bring(ledger, riding, 0, make_handler())
+    for _ in range(3):
+        ledger.wake()
+        assert run_one(ledger, next_claim(ledger)) is None
+    ledger.wake()
+    assert run_one(ledger, next_claim(ledger), 2) is not None  # several at once: there may be more
+
+
+def test_a_claim_that_is_due_rides_along_in_any_case(time: Time) -> None:
+    ledger = Ledger([make_handler()], 10)
+    ledger.riding.hinted, ledger.riding.pays = True, False
+    [attempt] = bring(ledger, next_claim(ledger), 1, make_handler(), next_in=30)
+    time.at += 31
+    ledger.finish(attempt, report(attempt, "succeeded", b""))
+    work = ledger.next_work(0, None)
+    assert work is not None
+    assert (len(work.outcomes), work.claim is not None) == (1, True)
+
+
+def test_a_wake_during_the_handler_is_answered_by_a_claim_that_rides_along(time: Time) -> None:
+    ledger = Ledger([make_handler()], 1)  # no slot is free to claim at once
+    ledger.riding.hinted, ledger.riding.pays = True, False
+    claim = next_claim(ledger)
+    [attempt] = bring(ledger, claim, 1, make_handler())
+    ledger.wake()
+    ledger.finish(attempt, report(attempt, "succeeded", b""))
+    time.at += 0.01
+    work = ledger.next_work(0, None)
+    assert work is not None
+    assert (len(work.outcomes), work.claim is not None) == (1, True)
+
+
+def test_without_a_stream_every_report_brings_a_claim(time: Time) -> None:
+    ledger = Ledger([make_handler()], 10)
+    ledger.riding.pays = False
+    assert run_one(ledger, next_claim(ledger)) is not None
+
+
 def test_outcomes_that_no_lane_takes_are_offered_for_saving(time: Time) -> None:
     handler = make_handler()
     ledger = Ledger([handler], 2)

@@ -15,7 +15,7 @@ from interlock import clock
 from interlock.attempt import Attempt
 from interlock.handler import Handler
 from interlock.outcome import Outcome, Release
-from interlock.work import ClaimRequest, Work
+from interlock.work import ClaimRequest, Riding, Work
 
 CLAIM_SLOTS = 100
 BATCH_ITEMS = 200
@@ -58,6 +58,7 @@ class Ledger:
         self._reserved = 0
         self._claims: dict[str, ClaimRequest] = {}  # those on their way
         self._claim_at = 0.0
+        self.riding = Riding()
         self._wakes = 0
         self._busy = False  # the last claim gave all that was asked for
         self._ready_since = 0.0
@@ -72,8 +73,7 @@ class Ledger:
             while True:
                 if self.closed:
                     return None
-                now = clock.now()
-                work, wait = self._choose(lane, pending, now)
+                work, wait = self._choose(lane, pending, clock.now())
                 if work is not None:
                     return work
                 self._lanes_waiting += 1
@@ -110,7 +110,8 @@ class Ledger:
         if due:
             pause = self._linger(lane, due, now)
             if pause <= 0:
-                rides = pending is None and (self._busy or not self._claims)  # one on its way would take the same work
+                # One on its way would take the same work.
+                rides = pending is None and (self._busy or (not self._claims and self.riding.may(now >= self._claim_at)))
                 return Work(self._take_outcomes(now), self._plan_claim(now, True) if rides else None), 0.0
             # A claim waits with them: it rides along, and must not keep this lane from them.
             return (Work(), 0.0) if pending is not None and not self._lapsed(now) else (None, min(wait, pause))
@@ -124,17 +125,14 @@ class Ledger:
         hang = max((claim.begun + SLOW_CLAIM - now for claim in self._claims.values()), default=0.0)
         if not self._busy and hang > 0:
             return None, min(wait, hang)
-        claim = self._plan_claim(now, False)
-        if claim is not None:
+        if (claim := self._plan_claim(now, False)) is not None:
             return Work(claim=claim), 0.0
         if self._can_claim():
             wait = min(wait, max(0.01, self._claim_at - now))
         return None, wait
 
     def _count_due(self, now: float) -> int:
-        if not self.ready:
-            return 0
-        if self.ready[0].not_before <= now:
+        if not self.ready or self.ready[0].not_before <= now:
             return len(self.ready)
         return sum(1 for outcome in self.ready if outcome.not_before <= now)
 
@@ -202,7 +200,7 @@ class Ledger:
         if not handlers:
             return None
         slots = min(self.max_concurrent - len(self.running) - self._reserved, CLAIM_SLOTS)
-        claim = ClaimRequest(slots, handlers, keys, self._wakes, now)
+        claim = ClaimRequest(slots, handlers, keys, self._wakes, now, riding)
         self._reserved += slots
         self._claims[claim.id] = claim
         self._claiming_keys.update(keys)
@@ -230,6 +228,7 @@ class Ledger:
                 self.running[attempt.id] = attempt
                 self._running_by_key[attempt.handler.key] += 1
             self._busy = more or len(attempts) >= claim.slots
+            self.riding.learn(claim, len(attempts))
             if self._busy or claim.wakes != self._wakes:
                 self._claim_at = 0.0
             else:

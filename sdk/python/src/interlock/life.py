@@ -290,10 +290,12 @@ class Life:
     def _poll_often(self) -> None:
         """The service counts on a stream that is not there: until it is, polling has to find the work."""
         self._exchange.longest_poll = self._poll_seconds
+        self._ledger.riding.hinted = False
         self._ledger.claim_within(self._poll_seconds)
 
     def _stream_ready(self) -> None:
         self._exchange.longest_poll = LONGEST_POLL
+        self._ledger.riding.hinted = True
         self._ledger.wake()
 
     def _stream_lost(self) -> None:
