@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -88,3 +89,32 @@ def test_b36_processes_wait_for_a_long_migration_beyond_the_time_outs_of_request
     found = _start(empty_url, tmp_path, 2)
     assert [(status, errors) for status, _, errors in found] == [(0, "")] * 2
     assert sorted(output for _, output, _ in found) == ["['9000_long.sql']", "[]"]
+
+
+def _run_by_hand(url: str, *arguments: str) -> tuple[int, str, str]:
+    line = [sys.executable, "-m", "interlock_core.migrate", *arguments]
+    environment = {**os.environ, "INTERLOCK_SERVER_DATABASE_URL": url}
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_by_hand_it_tells_what_it_did(empty_url: str) -> None:
+    names = [path.name for path in sorted(MIGRATIONS.glob("[0-9]*.sql"))]
+    assert _run_by_hand(empty_url, str(MIGRATIONS)) == (0, "\n".join(names) + "\n", "")
+    assert _run_by_hand(empty_url, str(MIGRATIONS)) == (0, "up to date\n", "")
+
+
+def test_by_hand_it_says_why_it_cannot(empty_url: str, tmp_path: Path) -> None:
+    for url, why in {
+        "postgresql://nobody@127.0.0.1:1/none": "Connection refused",
+        "": "INTERLOCK_SERVER_DATABASE_URL",
+        "not an address": "is no address",
+    }.items():
+        status, output, errors = _run_by_hand(url, str(MIGRATIONS))
+        assert (status, output) == (1, "")
+        assert errors.startswith("not migrated: ")
+        assert why in errors
+        assert "Traceback" not in errors
+    for arguments in ([], [str(tmp_path)], [str(tmp_path / "absent")], [str(MIGRATIONS), "more"]):
+        status, output, errors = _run_by_hand(empty_url, *arguments)
+        assert (status, output, errors.partition(":")[0]) == (2, "", "usage")

@@ -19,6 +19,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from .address import Address
+from .errors import Unavailable
 from .settings import Settings
 
 _LOCK = 0x696C6F636B  # one transaction-scoped advisory lock: it cannot outlive its transaction, on a pooler either
@@ -199,10 +200,21 @@ def _hash(path: Path) -> str:
     return hashlib.sha256(path.read_text(encoding="utf-8").encode()).hexdigest()
 
 
-def main() -> None:
-    """`python -m interlock_core.migrate FOLDER`: by hand, for what takes longer than a function may."""
-    print(*migrate(Address(Settings.from_environment()).find_now(), Path(sys.argv[1])), sep="\n")  # noqa: T201 (a program)
+def main(arguments: list[str]) -> int:
+    """`python -m interlock_core.migrate FOLDER`: by hand, for what takes longer than a function may. Returns the exit status."""
+    say = partial(print, file=sys.stderr)
+    folder = Path(arguments[0]) if len(arguments) == 1 else None
+    if folder is None or not any(folder.glob("[0-9]*.sql")):  # a slip in the name must not pass for an upgrade
+        say("usage: python -m interlock_core.migrate FOLDER     the folder of the .sql files, such as migrations")
+        return 2
+    try:
+        applied = migrate(Address(Settings.from_environment()).find_now(), folder)
+    except (MigrationError, Unavailable, psycopg.Error) as problem:
+        say(f"not migrated: {problem}")
+        return 1
+    print(*applied or ["up to date"], sep="\n")  # noqa: T201 (a program)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))
