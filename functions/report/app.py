@@ -70,10 +70,12 @@ async def release(call: Call) -> dict[str, Any]:
 
 
 def _single(call: Call, model: type[reports.Report]) -> list[reports.Item]:
-    """The one item of a single form: the path's ids stand in for absent ones and must not contradict those given."""
+    """The one item of a single form: the path's ids stand in for absent ones, or null, and must not contradict those given."""
     value = dict(call.value)
     for name in ("taskId", "attemptId"):
-        if value.setdefault(name, call.path(name)) != call.path(name):
+        if value.get(name) is None:
+            value[name] = call.path(name)
+        elif value[name] != call.path(name):
             raise InvalidRequest(f"{name} is not the one in the path", f"/{name}")
     return [reports.item(model, value, call.text, "")]
 

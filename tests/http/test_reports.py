@@ -36,6 +36,21 @@ async def test_b26_a_broken_value_ends_its_own_task_and_no_other(play: Play) -> 
         assert "deeper than 64" in (await play.get(attempt["taskId"]))["failure"]["message"]
 
 
+async def test_ids_that_stand_in_the_path_may_be_null_in_the_body(play: Play) -> None:
+    """As the OpenAPI document says: what fills in absent fields in other languages sends them so."""
+    attempt = await play.run()
+    single = f"/v1/tasks/{attempt['taskId']}/attempts/{attempt['attemptId']}"
+    body = {**ids(attempt), "taskId": None, "attemptId": None}
+    step = await play.http.worker.post(f"{single}/steps", json={**body, "name": "one", "status": "started"})
+    assert step.status_code == 200, step.text
+    child = await play.http.worker.post(
+        f"{single}/children", json={**body, "name": "c", "type": "a/b", "schemaVersion": 1, "input": 1}
+    )
+    assert child.status_code == 200, child.text
+    done = await play.http.worker.post(f"{single}/complete", json={**body, "outcome": "succeeded"})
+    assert (done.status_code, done.json().get("taskStatus")) == (200, "succeeded"), done.text
+
+
 async def test_unparsable_bytes_fail_the_call(play: Play) -> None:
     for body in (b'{"completions": [', b"\xff\xfe", b'\xef\xbb\xbf{"completions": []}', b'{"completions": []} x'):
         answer = await play.http.worker.post("/v1/attempts/complete", content=body)
