@@ -169,6 +169,12 @@ def test_a_field_that_nobody_knows_is_ignored_whatever_its_name_is(read: tuple[A
         assert struct.read({key: 1, **body}) == struct.read(body)
 
 
+def test_what_is_no_text_at_all_is_told_where_it_stands_in_an_array() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        Claim.read({**CLAIM, "handlers": [HANDLER, {**HANDLER, "effectSafety": "\ud800"}, HANDLER, {**HANDLER, "slots": 0}]})
+    assert [error["pointer"] for error in refused.value.extra["errors"]] == ["/handlers/1/effectSafety", "/handlers/3/slots"]
+
+
 def test_a_type_with_its_version_in_it_is_told_how_to_be_sent() -> None:
     with pytest.raises(InvalidType) as refused:
         Claim.read({**CLAIM, "handlers": [{**HANDLER, "type": "demo/hello@2"}]})
