@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -177,6 +178,8 @@ async def serve_until_told(web: Web, server: Postgres | None, info: dict[str, An
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, web.stop)
     print_info(info, folder)
+    gc.collect()
+    gc.freeze()  # as an execution environment does it, and the stream's host
     demo = start_demo(folder) if with_demo else None
     status = 0
     try:

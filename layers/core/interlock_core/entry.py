@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import uuid4
@@ -53,6 +54,8 @@ _loop: list[asyncio.AbstractEventLoop] = []
 def _enter_loop() -> asyncio.AbstractEventLoop:
     """The one event loop of an execution environment, made at its first event: its connection belongs to it."""
     if not _loop:
+        # What was imported stays: a collection of all of it would now and then hold up a call for longer than the call takes.
+        gc.freeze()
         _loop.append(asyncio.new_event_loop())
     asyncio.set_event_loop(_loop[0])
     return _loop[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import logging
@@ -43,6 +44,9 @@ def run_worker(
     logging.getLogger("interlock").setLevel(logging.DEBUG if session.verbose else logging.INFO)
     worker = load_worker(target)
     told = {"workerId": worker.worker_id, "instanceId": worker.instance_id, "pool": worker.pool, "process": os.getpid()}
+
+    gc.collect()
+    gc.freeze()  # What was imported stays: going through all of it again and again would hold up handlers and renewals.
 
     def begun() -> None:
         session.out.notice(f"worker {worker.worker_id} runs as process {os.getpid()}; Ctrl-C drains it")
