@@ -55,7 +55,7 @@ class DatabaseUnusable(Exception):
 
 REFUSALS = (
     *(PostgresFailed, NoPostgres, NoOsUser, FolderUnusable, PortTaken),
-    *(DatabaseEnded, DatabaseUnusable, MigrationError, SettingsError, psycopg.OperationalError, RouteMissing),
+    *(DatabaseEnded, DatabaseUnusable, MigrationError, SettingsError, psycopg.OperationalError, Unavailable, RouteMissing),
 )
 
 

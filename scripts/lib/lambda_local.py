@@ -68,16 +68,17 @@ async def serve(
         stream_url = f"http://127.0.0.1:{stream_port}"
     settings = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
     settings |= {PREFIX + "STREAM_URL": stream_url}
-    async with (
-        open_pool(Settings.from_environment({PREFIX + "DATABASE_URL": url})) as database,
-        run_stream(stream_port, settings) if stream_port else contextlib.nullcontext(),
-        Pools(built, url, settings, arguments.environments) as pools,
-    ):
-        jobs = {} if arguments.no_schedule else make_jobs(pools)
-        front = Front(read_routes(built.template), pools.invoke)
-        async with run_jobs(jobs), Web(front, listener) as web:
-            info = await write_info(folder, database, url, service_url, stream_url)
-            return await serve_until_told(web, server, info, folder, arguments.demo)
+    async with open_pool(Settings.from_environment({PREFIX + "DATABASE_URL": url})) as database:
+        # First: everything below takes the processor for itself as soon as callers that waited for this host meet it.
+        info = await write_info(folder, database, url, service_url, stream_url)
+        async with (
+            run_stream(stream_port, settings) if stream_port else contextlib.nullcontext(),
+            Pools(built, url, settings, arguments.environments) as pools,
+        ):
+            jobs = {} if arguments.no_schedule else make_jobs(pools)
+            front = Front(read_routes(built.template), pools.invoke)
+            async with run_jobs(jobs), Web(front, listener) as web:
+                return await serve_until_told(web, server, info, folder, arguments.demo)
 
 
 def make_build() -> Built:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+import lambda_local
 from interlock import TaskProducer
 from support.dev_service import DevService
 from support.owner import children_of, is_alive, kill_all
@@ -115,3 +118,23 @@ def test_the_gateways_own_answers_and_the_default_route(local: DevService) -> No
         large = client.post("/v1/tasks", content=b"x" * (11 * 1024 * 1024))
         assert (large.status_code, large.json()) == (413, {"message": "Request Entity Too Large"})
         assert client.head("/healthz").status_code == 200
+
+
+async def test_the_keys_are_made_before_anybody_is_served(
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Made(Exception):
+        pass
+
+    async def write_info(*_: object) -> None:
+        raise Made
+
+    # Callers that waited for a killed host meet the next one at once, and their functions then start all together.
+    monkeypatch.setattr(lambda_local, "make_build", lambda: None)
+    monkeypatch.setattr(lambda_local, "write_info", write_info)
+    monkeypatch.setattr(lambda_local, "run_stream", None)
+    monkeypatch.setattr(lambda_local, "Pools", None)
+    monkeypatch.setenv("INTERLOCK_SERVER_STREAM_URL", "http://here")
+    arguments = argparse.Namespace(no_schedule=False, environments=1, demo=False)
+    with socket.socket() as listener, pytest.raises(Made):
+        await lambda_local.serve(arguments, tmp_path, database_url, None, listener, "http://here")

@@ -13,6 +13,8 @@ import httpx
 import psycopg
 import pytest
 
+import dev
+from interlock_core.errors import Unavailable
 from support.dev_service import DevService, StartService
 from support.owner import children_of, is_alive, kill_all
 from support.waiting import wait_until
@@ -133,6 +135,19 @@ def test_an_unusable_database_is_named_without_its_password(tmp_path: Path) -> N
         told = run_dev("--port", "0", "--data", tmp_path / "data", "--database-url", url)
         assert said in told
         assert "secret-word" not in told
+
+
+def test_a_database_that_falls_away_at_the_start_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def serve(*_: object) -> int:
+        raise Unavailable("the database cannot be reached: ConnectionTimeout")
+
+    monkeypatch.setattr(dev, "prepare_database", lambda _: None)  # it was there a moment ago
+    monkeypatch.setattr(dev, "configure", lambda *_: None)
+    words = ["--port", "0", "--data", str(tmp_path), "--database-url", "postgresql://127.0.0.1:1/none"]
+    assert dev.run_host("scripts/dev", dev.make_parser("scripts/dev", "").parse_args(words), serve) == 1
+    assert capsys.readouterr().err == "scripts/dev: the database cannot be reached: ConnectionTimeout\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
