@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from interlock_core.wire.rules import instant
 from interlock_core.wire.times import read, when
 
 
@@ -39,12 +42,21 @@ def test_rfc_3339_is_read(text: str, instant: str) -> None:
             "2026-01-31T25:00:00Z",
             "2026-01-31T12:00:60Z",
             "２026-01-31T12:00:00Z",
+            "2026-01-31T12:00:00+25:00",
+            "2026-01-31T12:00:00-01:60",
         ),
     ],
 )
 def test_what_is_no_instant_of_rfc_3339_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
+    with pytest.raises(ValueError, match=r".") as refused:
         read(text)
+    assert not {"isoformat", "timedelta"} & set(re.findall(r"\w+", str(refused.value))), "Python's own words"
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "1969-12-31T23:59:59Z"])
+def test_an_instant_at_the_ends_of_the_calendar_is_told_so(text: str) -> None:
+    with pytest.raises(ValueError, match="must lie between the years 1970 and 9000"):
+        instant(text)
 
 
 def test_an_instant_without_its_offset_is_told_so() -> None:

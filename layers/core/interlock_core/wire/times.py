@@ -30,5 +30,5 @@ def read(text: str) -> datetime:
 
 # Python reads more of ISO 8601 than RFC 3339 has, such as weeks and seconds left out.
 _INSTANT = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(?P<offset>[Zz]|[+-][0-9]{2}:[0-9]{2})?"
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(?P<offset>[Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])?"
 )
