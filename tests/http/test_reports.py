@@ -36,6 +36,23 @@ async def test_b26_a_broken_value_ends_its_own_task_and_no_other(play: Play) -> 
         assert "deeper than 64" in (await play.get(attempt["taskId"]))["failure"]["message"]
 
 
+async def test_a_number_that_cannot_be_read_is_not_taken_for_another(play: Play) -> None:
+    attempt, digits = await play.run(), "1" * 5000
+    part = json.dumps({**ids(attempt), "outcome": "retryable"})[:-1]
+    answer = await post(play, "/v1/attempts/complete", f'{{"completions": [{part}, "retryAfterSeconds": {digits}}}]}}')
+    assert answer.json()["completions"][0]["error"]["errors"][0]["pointer"] == "/completions/0/retryAfterSeconds"
+    beat = json.dumps({**ids(attempt)})[:-1] + f', "progress": {{"percent": {digits}, "message": "m"}}}}'
+    body = f'{{"workerId": "tester", "instanceId": "one", "attempts": [{beat}]'
+    answer = await post(play, "/v1/attempts/heartbeat", f'{body}, "slots": {digits}}}')
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (400, "/slots")
+    assert (await post(play, "/v1/attempts/heartbeat", f"{body}}}")).status_code == 200
+    assert (await play.get(attempt["taskId"]))["progress"]["percent"] is None
+    error = f'{{"code": "BAD", "message": "m", "details": [-{digits}]}}'
+    part = part.replace("retryable", "failed")
+    await post(play, "/v1/attempts/complete", f'{{"completions": [{part}, "error": {error}}}]}}')
+    assert (await play.get(attempt["taskId"]))["failure"]["details"] == ["-inf"]
+
+
 async def test_ids_that_stand_in_the_path_may_be_null_in_the_body(play: Play) -> None:
     """As the OpenAPI document says: what fills in absent fields in other languages sends them so."""
     attempt = await play.run()

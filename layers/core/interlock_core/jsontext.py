@@ -52,8 +52,9 @@ def _float(text: str) -> float:
 _strict = JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_float=_float)
 
 
-def _any_integer(text: str) -> int:
-    return int(text) if len(text) <= MAX_DIGITS else 0  # whoever reads it strictly refuses it
+def _any_integer(text: str) -> int | float:
+    # Beyond what is read at all, it is as one with an exponent beyond a double: never another number, which would be believed.
+    return int(text) if len(text.lstrip("-")) <= MAX_DIGITS else math.copysign(math.inf, -1 if text[0] == "-" else 1)
 
 
 class Doubled(dict[str, Any]):
