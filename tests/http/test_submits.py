@@ -155,6 +155,14 @@ async def test_a_type_that_nobody_registered_is_stored_with_a_warning(play: Play
     assert (await play.submit())["warnings"] == []
 
 
+async def test_a_task_that_was_claimed_before_is_not_told_to_be_unclaimed(play: Play) -> None:
+    attempt = await play.run()
+    await play.release(attempt, reason="drain")
+    waiting = (await play.get(attempt["taskId"]))["waiting"]
+    assert waiting["reason"] == "no-worker"
+    assert waiting["detail"] == "it waits for a worker's next claim; 1 slot is free for demo/hello@1"
+
+
 async def test_why_it_waits(play: Play) -> None:
     async def reason(**fields: Any) -> tuple[str, str]:
         waiting = (await play.submit(**fields))["waiting"]

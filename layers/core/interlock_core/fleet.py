@@ -106,9 +106,10 @@ def waiting(row: Any, fleet: Fleet) -> dict[str, str] | None:
             f"{found.used} of {found.slots} slots are used by the workers serving {name}",
             "It starts when a slot is free; or add workers.",
         )
+    free = found.slots - found.used
     return _because(
         "no-worker",
-        f"no worker has claimed it yet; {found.slots - found.used} slots are free for {name}",
+        f"it waits for a worker's next claim; {'1 slot is' if free == 1 else f'{free} slots are'} free for {name}",
         "Nothing: a worker claims it within one poll.",
     )
 
