@@ -49,11 +49,20 @@ class FunctionFailed(Exception):
 def main() -> int:
     parser = make_parser("scripts/lambda-local", "Run the built functions under Lambda's runtime emulator on this machine.")
     parser.add_argument(
-        "--environments", type=int, default=ENVIRONMENTS, help=f"execution environments of each function (default {ENVIRONMENTS})"
+        "--environments",
+        type=read_environments,
+        default=ENVIRONMENTS,
+        help=f"execution environments of each function (default {ENVIRONMENTS})",
     )
     for name, value in FUNCTION_SETTINGS.items():
         os.environ.setdefault(PREFIX + name, value)
     return run_host("scripts/lambda-local", parser.parse_args(), serve, BuildFailed, ToolMissing, WrongPython)
+
+
+def read_environments(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:  # with none, every call would wait for ever
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of environments: 1 or more")
+    return int(text)
 
 
 async def serve(

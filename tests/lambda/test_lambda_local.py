@@ -18,7 +18,7 @@ import pytest
 
 import lambda_local
 from interlock import TaskProducer
-from support.dev_service import DevService
+from support.dev_service import ROOT, DevService
 from support.owner import children_of, is_alive, kill_all
 from support.waiting import wait_until
 from support.worker_process import StartWorker
@@ -138,3 +138,13 @@ async def test_the_keys_are_made_before_anybody_is_served(
     arguments = argparse.Namespace(no_schedule=False, environments=1, demo=False)
     with socket.socket() as listener, pytest.raises(Made):
         await lambda_local.serve(arguments, tmp_path, database_url, None, listener, "http://here")
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "many"])
+def test_a_number_of_environments_that_is_none_is_refused(number: str) -> None:
+    script = ROOT / "scripts" / "lambda-local"
+    done = subprocess.run(
+        [script, "--environments", number], capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"'{number}' is no number of environments: 1 or more" in done.stderr
