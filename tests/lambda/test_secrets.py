@@ -39,7 +39,7 @@ from interlock_core.errors import Unavailable
 from interlock_core.migrate import migrate
 from interlock_core.settings import Platform, Settings
 from support.waiting import wait_until
-from template import ROOT
+from template import ROOT, read_template
 
 REGION = "eu-central-1"
 ENVIRONMENT = {
@@ -298,3 +298,14 @@ async def test_iam_logs_in_with_a_fresh_token(monkeypatch: pytest.MonkeyPatch) -
     assert (found["user"], found["host"], found["dbname"]) == ("app", "proxy.example", "interlock")
     assert unquote(str(found["password"])).startswith("proxy.example:5432/?Action=connect&DBUser=app&")
     assert make_conninfo(await address.find())
+
+
+async def test_iam_needs_no_secret() -> None:
+    told = read_template()["Globals"]["Function"]["Environment"]["Variables"]["INTERLOCK_SERVER_DATABASE_URL"]
+    url = told["Fn::If"][1]["Fn::Sub"].replace("${DatabaseProxy.Endpoint}", "proxy.example")
+    address = Address(Settings(database_url=url, database_iam=True), Platform.from_environment(ENVIRONMENT))
+    found = conninfo_to_dict(await address.find())
+    assert (found["user"], found["host"], found["port"], found["dbname"]) == ("interlock", "proxy.example", "5432", "interlock")
+    assert found["sslmode"] == "require"
+    assert unquote(str(found["password"])).startswith("proxy.example:5432/?Action=connect&DBUser=interlock&")
+    assert address.reads == 0

@@ -68,6 +68,22 @@ def test_a_function_may_read_the_one_secret_and_no_more() -> None:
     assert '"Resource": "*"' not in documents
 
 
+def test_by_iam_no_password_reaches_a_function() -> None:
+    told = TEMPLATE["Globals"]["Function"]["Environment"]["Variables"]
+    (statement,) = RESOURCES["DatabaseAccess"]["Properties"]["PolicyDocument"]["Statement"]
+    condition, by_token, by_password = statement["Fn::If"]
+    assert (condition, by_token["Action"], by_password["Action"]) == ("UseIam", "rds-db:connect", "secretsmanager:GetSecretValue")
+    assert told["INTERLOCK_SERVER_DATABASE_SECRET_ARN"]["Fn::If"][:2] == ["UseIam", ""]
+    condition, by_token, by_password = told["INTERLOCK_SERVER_DATABASE_URL"]["Fn::If"]
+    assert (condition, by_password) == ("UseIam", "")
+    (login,) = re.findall(r"//(\w+)@", by_token["Fn::Sub"])  # without a password, and whom the policy lets in
+    assert json.dumps(statement).count(f'dbuser:${{Proxy}}/{login}"') == 1
+    assert f'"username": "{login}"' in RESOURCES["DatabaseSecret"]["Properties"]["GenerateSecretString"]["SecretStringTemplate"]
+    # The one that migrates goes past the proxy, with the password.
+    own = RESOURCES["MigrateFunction"]["Properties"]["Environment"]["Variables"]
+    assert (own["INTERLOCK_SERVER_DATABASE_URL"], own["INTERLOCK_SERVER_DATABASE_IAM"]) == ("", "false")
+
+
 def test_every_http_function_can_be_bounded() -> None:
     http = [
         name
