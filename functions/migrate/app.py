@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from interlock_core.address import Address
 from interlock_core.db import Database
-from interlock_core.errors import Unavailable
+from interlock_core.errors import InvalidRequest, Unavailable
 from interlock_core.keys import bootstrap
 from interlock_core.migrate import Connection, Unreachable, hash_folder, hashes_until, migrate
 from interlock_core.settings import Settings
@@ -43,6 +43,13 @@ async def run(database: Database, _settings: Settings) -> dict[str, Any]:
     return {"applied": await asyncio.to_thread(migrate, await database.address.find(), FOLDER)}
 
 
+def _project(name: Any) -> str:
+    try:
+        return NewProject.read({"name": name}).name
+    except InvalidRequest as refusal:
+        raise ValueError(f"keysFor is no project's name: {refusal.detail}") from None
+
+
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """The Lambda entry point."""
     if "RequestType" not in event:
@@ -50,7 +57,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
             raise ValueError(f'{sorted(event)} is not understood: {{}} migrates, {{"keysFor": "project"}} makes first keys')
         if not event:
             return {"applied": _migrate(context)}
-        return {"keys": asyncio.run(_make_keys(NewProject.model_validate({"name": event["keysFor"]}).name))}
+        return {"keys": asyncio.run(_make_keys(_project(event["keysFor"])))}
     try:
         status, told = "SUCCESS", _follow(event, context)
     except Exception as error:
