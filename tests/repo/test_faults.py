@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
@@ -18,6 +19,7 @@ CASE = re.compile(r"\bB(\d{2,3})\b")
 NAMED = re.compile(r"test_((?:b\d{2,3}_)+)")
 
 
+@cache
 def find_tested() -> set[str]:
     files = [path for path in tracked(".py") if "tests" in path.relative_to(ROOT).parts]
     names = [

@@ -9,6 +9,8 @@ import pytest
 
 from repo.tree import ROOT
 
+pytestmark = pytest.mark.slow  # runs of their own
+
 
 def summary(*words: str) -> str:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]

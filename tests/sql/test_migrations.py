@@ -104,6 +104,7 @@ def test_by_hand_it_tells_what_it_did(empty_url: str) -> None:
     assert _run_by_hand(empty_url, str(MIGRATIONS)) == (0, "up to date\n", "")
 
 
+@pytest.mark.slow
 def test_by_hand_it_says_why_it_cannot(empty_url: str, tmp_path: Path) -> None:
     for url, why in {
         "postgresql://nobody@127.0.0.1:1/none": "Connection refused",

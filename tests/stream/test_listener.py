@@ -183,6 +183,7 @@ async def test_b45_a_replaced_listener_wakes_everyone_and_loses_no_work(service:
     await wait_until_async(lambda: sum(stream.count("wake") for stream in streams) == 4)
 
 
+@pytest.mark.slow
 async def test_b45_a_stream_host_behind_a_black_hole_comes_back_by_itself(
     serve: Serve, database: Database, make_proxy: MakeProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
