@@ -115,6 +115,7 @@ def run_dev(*arguments: str | Path) -> str:
     return run.stderr
 
 
+@pytest.mark.slow
 def test_what_stands_in_the_way_is_named(tmp_path: Path, database_url: str) -> None:
     data = tmp_path / "data"
     with socket.socket() as other:

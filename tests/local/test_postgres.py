@@ -37,6 +37,7 @@ def uid_of(pid: int) -> int:
     return Path(f"/proc/{pid}").stat().st_uid
 
 
+@pytest.mark.slow
 def test_it_serves_utf8_with_a_locale_of_no_system_and_asks_for_a_password(tmp_path: Path) -> None:
     with Postgres(tmp_path) as server:
         url = server.url("postgres")
@@ -122,6 +123,7 @@ def test_two_run_side_by_side_and_one_folder_has_one_owner(tmp_path: Path) -> No
         assert ask(first.url("postgres"), "SELECT 1") == 1
 
 
+@pytest.mark.slow
 def test_it_keeps_its_port_while_that_is_free(tmp_path: Path) -> None:
     with Postgres(tmp_path, durable=False) as server:
         first = server.url("postgres")
@@ -136,7 +138,9 @@ def test_it_keeps_its_port_while_that_is_free(tmp_path: Path) -> None:
             assert ask(server.url("postgres"), "SELECT 1") == 1
 
 
-@pytest.mark.parametrize("pid", ["ours", "1", "nobody's"])
+@pytest.mark.parametrize(
+    "pid", [pytest.param("ours", marks=pytest.mark.slow), "1", pytest.param("nobody's", marks=pytest.mark.slow)]
+)
 def test_a_stale_pid_file_is_no_obstacle(tmp_path: Path, pid: str) -> None:
     with Postgres(tmp_path, durable=False):
         lines = (tmp_path / "postgres" / "data" / "postmaster.pid").read_text().split("\n")
@@ -146,6 +150,7 @@ def test_a_stale_pid_file_is_no_obstacle(tmp_path: Path, pid: str) -> None:
         assert ask(server.url("postgres"), "SELECT 1") == 1
 
 
+@pytest.mark.slow
 def test_an_interrupted_initdb_is_begun_again(tmp_path: Path) -> None:
     half = tmp_path / "postgres" / "new-0123"
     half.mkdir(parents=True)

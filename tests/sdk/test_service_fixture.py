@@ -49,6 +49,7 @@ def test_a_service_that_runs_is_taken(live: Live, tmp_path: Path) -> None:
     assert "1 passed" in told, told
 
 
+@pytest.mark.slow
 def test_without_any_it_says_what_it_needs(tmp_path: Path) -> None:
     told, _ = run_pytest(tmp_path).communicate(timeout=60)
     assert "1 error" in told, told

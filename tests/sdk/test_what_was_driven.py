@@ -108,6 +108,7 @@ async def test_async():
 """
 
 
+@pytest.mark.slow
 def test_the_plugin_looks_at_the_runs_of_each_test_that_passed(tmp_path: Path) -> None:
     told, _ = run_pytest(tmp_path, test=TEST, options="anyio_mode = auto").communicate(timeout=60)
     assert "3 failed, 1 passed" in told, told

@@ -39,6 +39,7 @@ def _start(url: str, folder: Path, count: int) -> list[tuple[int, str, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_b36_eight_processes_migrate_an_empty_database_once(empty_url: str) -> None:
     names = [path.name for path in sorted(MIGRATIONS.glob("[0-9]*.sql"))]
     found = _start(empty_url, MIGRATIONS, 8)
