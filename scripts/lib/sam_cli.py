@@ -48,7 +48,11 @@ def build_python() -> Path:
     with _locked("build-python"):
         if not python.exists():
             chosen = sys.executable if _OURS == BUILD_PYTHON else BUILD_PYTHON
-            _uv("venv", "--quiet", "--clear", "--seed", "--python", chosen, str(python.parent.parent))
+            try:
+                _uv("venv", "--quiet", "--clear", "--seed", "--python", chosen, str(python.parent.parent))
+            except ToolMissing:  # one without pip would be taken for finished the next time
+                shutil.rmtree(python.parent.parent, ignore_errors=True)
+                raise
     return python
 
 
@@ -88,9 +92,14 @@ def _locked(name: str) -> Iterator[None]:
         yield
 
 
+def find_uv() -> str | None:
+    """The uv that bootstrap.sh has put into the tools, or else one of the user's."""
+    places = [str(TOOLS / "uv" / "bin" / "uv"), shutil.which("uv")]
+    return next((place for place in places if place and Path(place).exists()), None)
+
+
 def _uv(*arguments: str) -> None:
-    places = [str(TOOLS / "uv" / "bin" / "uv"), shutil.which("uv")]  # where bootstrap.sh puts one; one of the user's
-    uv = next((place for place in places if place and Path(place).exists()), None)
+    uv = find_uv()
     if uv is None:
         raise ToolMissing("uv was not found; run scripts/check or scripts/test once, they install it")
     # A VIRTUAL_ENV of the caller's must not be taken for the target.

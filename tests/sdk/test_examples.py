@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import sam_cli
 from sdk.conftest import Answer, ScriptedServer
 from sdk.live import Live
 from support.dev_service import ROOT
@@ -119,7 +120,7 @@ def test_references_to_private_places_are_refused(url: str) -> None:
 def find_python(version: str) -> str | None:
     """An interpreter of that version: on the path, of pyenv, or one that uv knows."""
     named = [shutil.which(f"python{version}"), *sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))]
-    uv = shutil.which("uv")
+    uv = sam_cli.find_uv()
     known = subprocess.run([uv, "python", "find", version], capture_output=True, text=True, check=False).stdout if uv else ""
     for found in [*named, known.strip()]:
         if not found:
@@ -133,7 +134,7 @@ def find_python(version: str) -> str | None:
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    uv = shutil.which("uv")
+    uv = sam_cli.find_uv()
     assert uv, "uv builds the wheel"
     subprocess.run(
         [uv, "build", "--package", "interlock-tasks", "--wheel", "--out-dir", folder], cwd=ROOT, check=True, timeout=300
@@ -172,7 +173,7 @@ def test_the_wheel_runs_the_hello_worker_in_an_environment_of_its_own(
 @pytest.fixture
 def make_environment() -> Callable[[str, Path, Path], Path]:
     def make(python: str, wheel: Path, folder: Path) -> Path:
-        uv = shutil.which("uv")
+        uv = sam_cli.find_uv()
         assert uv
         subprocess.run([uv, "venv", "--python", python, folder], check=True, timeout=120)
         program = folder / "bin" / "python"
