@@ -38,7 +38,7 @@ def run_alone(built: Any, logical_id: str, program: str) -> str:
     return subprocess.run(line, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-#: Functions that read no body, or only claims and reports: importing pydantic would be a quarter of their cold start.
+#: Functions that read no body, or only claims and reports: importing pydantic would be a fifth of their cold start.
 WITHOUT_MODELS = ("claim", "report", "read", "sweep", "retention")
 
 

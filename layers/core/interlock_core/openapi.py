@@ -39,7 +39,7 @@ _KEY_ID = {"type": "string", "pattern": "^[A-Za-z0-9]{16}$"}
 
 
 class Undescribed(Exception):
-    """An endpoint without an operation, or an operation without an endpoint; the text names it."""
+    """An endpoint without an operation, an operation without an endpoint, or one name for two bodies; the text names it."""
 
 
 def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
@@ -89,6 +89,8 @@ def _schemas(declared: dict[tuple[str, str], Endpoint]) -> dict[str, Any]:
         models += _answer_models(operation.answer)
     _, found = models_json_schema([(model, "validation") for model in dict.fromkeys(models)], by_alias=True, ref_template=REF)
     _, schemas = msgspec.json.schema_components(dict.fromkeys(structs), ref_template=REF.format(model="{name}"))
+    if doubled := schemas.keys() & found["$defs"].keys():
+        raise Undescribed(f"a struct and a model share a name: {sorted(doubled)}")
     schemas |= found["$defs"]
     return {name: _tidy(schemas[name]) for name in sorted(schemas)}
 

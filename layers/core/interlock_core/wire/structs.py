@@ -1,6 +1,6 @@
 """The rules of single fields for msgspec's structs, which read what a cold worker sends first: claims and reports.
 
-Importing pydantic and building its models is a quarter of what a claim's cold start would cost
+Importing pydantic and building its models would be a fifth of a claim's cold start
 (docs/decisions/0006-structs-for-claims-and-reports.md); a struct costs next to nothing, in memory and per body too.
 """
 
